@@ -1,0 +1,2 @@
+//! The `headpond` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The ledger made durable: SQLite with group commit.

@@ -1,0 +1,1 @@
+//! What engines say of themselves: metrics pages to observations, and the scraper.

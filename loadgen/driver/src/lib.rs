@@ -1,0 +1,1 @@
+//! Sends load and measures it; the HTTP shell of the simulated engine.

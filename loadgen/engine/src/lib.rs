@@ -1,0 +1,1 @@
+//! The step model of a simulated engine on virtual time. Pure.

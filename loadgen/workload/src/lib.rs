@@ -1,0 +1,1 @@
+//! Arrivals, prompts and traces, seeded. Pure.

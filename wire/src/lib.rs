@@ -1,0 +1,1 @@
+//! The OpenAI- and Anthropic-shaped wire format as bytes: JSON by span, SSE by event, usage, paths. Pure.
