@@ -1,0 +1,116 @@
+//! Settings of a pool; every limit is finite by default.
+
+use std::time::Duration;
+
+use crate::Policy;
+
+/// Settings of one pool.
+#[derive(Clone, Debug, Default)]
+pub struct PoolConfig {
+    /// How endpoints are chosen.
+    pub policy: Policy,
+    /// The waiting line.
+    pub queue: QueueConfig,
+    /// Room and first guesses for engines.
+    pub engine: EngineConfig,
+    /// The prefix index.
+    pub residency: ResidencyConfig,
+    /// Quarantine and hang detection.
+    pub health: HealthConfig,
+}
+
+/// Bounds of the waiting line.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// Most requests waiting.
+    pub requests: usize,
+    /// Most bytes held by waiting requests.
+    pub bytes: u64,
+    /// Longest wait for a place.
+    pub ttl: Duration,
+    /// Longest wait for any endpoint to appear or recover.
+    pub no_endpoint_ttl: Duration,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            requests: 4096,
+            bytes: 256 << 20,
+            ttl: Duration::from_secs(60),
+            no_endpoint_ttl: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What is assumed of an engine until it is known better.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Most requests in flight per endpoint.
+    pub room: u32,
+    /// Peak prefill rate in tokens per second; every other parameter of the step model starts from it.
+    pub prefill_rate: f64,
+    /// Tokens per engine step (`max_num_batched_tokens`).
+    pub batch_tokens: u32,
+    /// Metrics older than this no longer count; the endpoint is handicapped instead.
+    pub stale_after: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            room: 256,
+            prefill_rate: 10_000.0,
+            batch_tokens: 8192,
+            stale_after: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Bounds of the prefix index.
+#[derive(Clone, Debug)]
+pub struct ResidencyConfig {
+    /// KV capacity in tokens assumed until the engine tells its own.
+    pub default_capacity_tokens: u64,
+    /// Most bytes of the whole index.
+    pub max_bytes: usize,
+}
+
+impl Default for ResidencyConfig {
+    fn default() -> Self {
+        Self {
+            default_capacity_tokens: 400_000,
+            max_bytes: 512 << 20,
+        }
+    }
+}
+
+/// When an endpoint is no longer trusted.
+#[derive(Clone, Debug)]
+pub struct HealthConfig {
+    /// Failures in a row that quarantine an endpoint.
+    pub failures: u32,
+    /// First wait before a probe; doubles with every failed probe.
+    pub backoff: Duration,
+    /// Longest wait before a probe.
+    pub max_backoff: Duration,
+    /// Silence below this is never a hang.
+    pub hang_floor: Duration,
+    /// Silence beyond this multiple of the prediction is overdue.
+    pub hang_factor: f64,
+    /// Longest silence of an answer that does not stream when its size is unknown.
+    pub whole_answer: Duration,
+}
+
+impl Default for HealthConfig {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
+            hang_floor: Duration::from_secs(2),
+            hang_factor: 5.0,
+            whole_answer: Duration::from_secs(120),
+        }
+    }
+}

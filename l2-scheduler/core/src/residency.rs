@@ -1,0 +1,5 @@
+//! Which prompt prefixes which endpoint holds.
+
+mod blocks;
+
+pub use blocks::{Block, BlockHasher, Chunking, Seed};
