@@ -239,8 +239,13 @@ fn algorithm_name(algorithm: Algorithm) -> &'static str {
     }
 }
 
+/// The JSON object in a part. The derived readers would take an array for an object.
 fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
-    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::Malformed)
+    URL_SAFE_NO_PAD
+        .decode(part)
+        .ok()
+        .filter(|json| json.starts_with(b"{"))
+        .ok_or(Refusal::Malformed)
 }
 
 fn read_claims(json: &[u8]) -> Result<Read<'_>, Refusal> {
@@ -249,3 +254,6 @@ fn read_claims(json: &[u8]) -> Result<Read<'_>, Refusal> {
         Ok(VersionOnly { .. }) | Err(_) => Refusal::Malformed,
     })
 }
+
+#[cfg(test)]
+mod tests;
