@@ -145,7 +145,7 @@ impl Reader {
         }
         self.begin_event();
         self.skip_rest_of_crlf();
-        let rest = self.line..self.buffer.len();
+        let rest = self.without_byte_order_mark(self.line..self.buffer.len());
         if !rest.is_empty() {
             self.take_line(rest);
         }
@@ -189,7 +189,7 @@ impl Reader {
             };
             let end = self.searched + found;
             self.check_limits(end)?;
-            let line = self.line..end;
+            let line = self.without_byte_order_mark(self.line..end);
             self.after_cr = self.buffer[end] == b'\r';
             self.line = end + 1;
             self.searched = self.line;
@@ -224,11 +224,17 @@ impl Reader {
         Ok(())
     }
 
-    fn take_line(&mut self, line: Range<usize>) {
+    /// A stream may begin with a byte order mark, which is not part of its first line.
+    fn without_byte_order_mark(&mut self, line: Range<usize>) -> Range<usize> {
         let first = std::mem::take(&mut self.first_line);
-        let bytes = &self.buffer[line.clone()];
-        let byte_order_mark = usize::from(first && bytes.starts_with(b"\xEF\xBB\xBF")) * 3;
-        let (field, value) = field(&bytes[byte_order_mark..]);
+        if first && self.buffer[line.clone()].starts_with(b"\xEF\xBB\xBF") {
+            return line.start + 3..line.end;
+        }
+        line
+    }
+
+    fn take_line(&mut self, line: Range<usize>) {
+        let (field, value) = field(&self.buffer[line.clone()]);
         let value_start = line.end - value.len();
         let span = value_start - self.start..line.end - self.start;
         match field {
@@ -290,8 +296,10 @@ impl Event<'_> {
             return;
         }
         let mut data = Some([&self.data[..cut.start], &self.data[cut.end..]].concat());
-        for line in self.raw.split_inclusive(|&byte| byte == b'\n') {
-            if field(line.trim_ascii_end()).0 != Field::Data {
+        for line in lines(self.raw) {
+            let content = line.strip_suffix(b"\n").unwrap_or(line);
+            let content = content.strip_suffix(b"\r").unwrap_or(content);
+            if field(content).0 != Field::Data {
                 out.extend_from_slice(line);
                 continue;
             }
@@ -306,4 +314,18 @@ impl Event<'_> {
             }
         }
     }
+}
+
+/// Lines with their ends.
+fn lines(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let end = match memchr2(b'\n', b'\r', rest) {
+            Some(at) if rest[at..].starts_with(b"\r\n") => at + 2,
+            Some(at) => at + 1,
+            None => rest.len(),
+        };
+        let (line, after) = rest.split_at(end);
+        rest = after;
+        (!line.is_empty()).then_some(line)
+    })
 }

@@ -16,10 +16,9 @@ pub struct Meter {
     /// Latest running output of choices after the first; empty until there is a second one.
     other_choices: Vec<u64>,
     first_choice: u64,
-    outputs: u64,
-    output_bytes: u64,
-    /// Output seen when usage was last reported: what came after is not in the report.
-    reported: Reported,
+    seen: Output,
+    /// What had been seen when usage was last reported: what came after is not in the report.
+    reported: Output,
     generated: bool,
     finished: bool,
     done: bool,
@@ -27,9 +26,9 @@ pub struct Meter {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Reported {
-    outputs: u64,
-    output_bytes: u64,
+struct Output {
+    chunks: u64,
+    bytes: u64,
 }
 
 impl Meter {
@@ -44,8 +43,8 @@ impl Meter {
         self.done |= fact.done;
         self.failed |= fact.error.is_some();
         if fact.error.is_none() {
-            self.outputs += u64::from(fact.outputs);
-            self.output_bytes += fact.output_bytes as u64;
+            self.seen.chunks += u64::from(fact.outputs);
+            self.seen.bytes += fact.output_bytes as u64;
         }
         if let Some(usage) = fact.usage {
             self.report(usage, fact.usage_choice);
@@ -57,19 +56,18 @@ impl Meter {
         self.usage
     }
 
-    /// Output tokens guessed from what was seen, for streams without a report: at least one for each chunk of output.
+    /// Output tokens as well as they are known: what was reported, and for output that came after the report (or
+    /// without one) a guess of at least one for each chunk. Exact unless [`Meter::has_unreported_output`].
     pub fn estimated_output_tokens(&self) -> u64 {
-        self.outputs
-            .max(self.output_bytes.div_ceil(BYTES_PER_TOKEN))
+        let reported = self.usage.map_or(0, |usage| usage.output_tokens);
+        let chunks = self.seen.chunks - self.reported.chunks;
+        let bytes = self.seen.bytes - self.reported.bytes;
+        reported.saturating_add(chunks.max(bytes.div_ceil(BYTES_PER_TOKEN)))
     }
 
     /// Whether output arrived after the latest report (or without any): the report is then a lower bound.
     pub fn has_unreported_output(&self) -> bool {
-        let seen = Reported {
-            outputs: self.outputs,
-            output_bytes: self.output_bytes,
-        };
-        seen != self.reported
+        self.seen != self.reported
     }
 
     /// Whether the engine began to answer.
@@ -108,10 +106,7 @@ impl Meter {
             cached_tokens: report.cached_tokens.or(earlier.cached_tokens),
             output_tokens: output_tokens.max(earlier.output_tokens),
         });
-        self.reported = Reported {
-            outputs: self.outputs,
-            output_bytes: self.output_bytes,
-        };
+        self.reported = self.seen;
     }
 
     fn note_choice(&mut self, index: usize, output_tokens: u64) {

@@ -91,14 +91,11 @@ fn delta(skim: &mut Skim<'_>) -> Option<usize> {
         let start = skim.at();
         let shape = skim.shape();
         skim.skip();
-        let (opening, length) = match shape {
-            Json::String => (2, skim.at() - start),
-            Json::Array | Json::Object => (2, skim.at() - start),
-            Json::Null | Json::Scalar | Json::Nothing => return,
-        };
-        if key != b"role" {
+        let carries_text = matches!(shape, Json::String | Json::Array | Json::Object);
+        if carries_text && key != b"role" {
             carries = true;
-            bytes += length.saturating_sub(opening);
+            // Without the quotes or brackets.
+            bytes += (skim.at() - start).saturating_sub(2);
         }
     });
     (carries && (bytes > 0 || !role)).then_some(bytes)
