@@ -45,7 +45,7 @@ pub fn pieces<'a>(route: &Route, root: Value<'a>, f: &mut impl FnMut(Piece<'a>))
     match route {
         Route::ChatCompletions => conversation(root, &["tools", "functions"], "messages", f),
         Route::Messages | Route::CountTokens => {
-            conversation(root, &["tools", "system"], "messages", f)
+            conversation(root, &["tools", "system"], "messages", f);
         }
         Route::Responses => conversation(root, &["tools", "instructions"], "input", f),
         Route::Completions => prompts(root.get("prompt"), f),

@@ -32,6 +32,10 @@ pub struct Usage {
 
 /// What one event of a stream says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is seen or not seen, whatever the others say"
+)]
 pub struct StreamFact {
     /// A usage report. A zero in it is a value, not a gap.
     pub usage: Option<Usage>,

@@ -264,7 +264,8 @@ fn has_controls(bytes: &[u8]) -> bool {
     bytes.chunks(64).any(|block| {
         block
             .iter()
-            .fold(false, |found, &byte| found | (byte < 0x20))
+            .fold(0, |found, &byte| found | u8::from(byte < 0x20))
+            != 0
     })
 }
 

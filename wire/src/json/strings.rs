@@ -64,9 +64,8 @@ pub fn unescaped_len(raw: &[u8]) -> usize {
         let (used, stands_for) = match unit {
             None => (2, 1),
             Some(..0x80) => (6, 1),
-            Some(0x80..0x800) => (6, 2),
-            // Half of a pair that stands for four bytes.
-            Some(0xD800..0xE000) => (6, 2),
+            // A surrogate is half of a pair that stands for four bytes.
+            Some(0x80..0x800 | 0xD800..0xE000) => (6, 2),
             Some(_) => (6, 3),
         };
         length = length.saturating_sub(used - stands_for);

@@ -172,7 +172,7 @@ impl<'a> Iterator for Members<'a> {
     type Item = Member<'a>;
 
     fn next(&mut self) -> Option<Member<'a>> {
-        self.0.to_item()?;
+        self.0.advance()?;
         let start = self.0.at;
         let key = self.0.value().raw_str()?;
         self.0.past(b':');
@@ -189,7 +189,7 @@ impl<'a> Iterator for Elements<'a> {
     type Item = Value<'a>;
 
     fn next(&mut self) -> Option<Value<'a>> {
-        self.0.to_item()?;
+        self.0.advance()?;
         Some(self.0.value())
     }
 }
@@ -206,7 +206,7 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Moves to the next key or element; `None` at the end.
-    fn to_item(&mut self) -> Option<()> {
+    fn advance(&mut self) -> Option<()> {
         self.past(b',');
         (self.at + 1 < self.end).then_some(())
     }

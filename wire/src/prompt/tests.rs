@@ -105,7 +105,7 @@ fn a_longer_conversation_begins_with_the_pieces_of_the_shorter_one() {
         let document = Document::parse(body.as_bytes()).expect("valid");
         let mut seen = Vec::new();
         pieces(&Route::ChatCompletions, document.root(), &mut |piece| {
-            seen.push(format!("{piece:?}"))
+            seen.push(format!("{piece:?}"));
         });
         seen
     };

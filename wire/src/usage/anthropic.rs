@@ -48,7 +48,7 @@ fn delta(skim: &mut Skim<'_>, fact: &mut StreamFact) -> usize {
     let mut bytes = 0;
     skim.members(|key, skim| match key {
         b"text" | b"thinking" | b"partial_json" => {
-            bytes += skim.string().map_or(0, |text| text.len())
+            bytes += skim.string().map_or(0, |text| text.len());
         }
         b"stop_reason" => {
             fact.finished = skim.shape() == Shape::String;

@@ -11,6 +11,10 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// Follows the facts of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is seen or not seen, whatever the others say"
+)]
 pub struct Meter {
     usage: Option<Usage>,
     /// Latest running output of choices after the first; empty until there is a second one.

@@ -64,7 +64,7 @@ fn choice(shape: Shape, skim: &mut Skim<'_>, fact: &mut StreamFact) -> u32 {
             index = skim
                 .number()
                 .and_then(|index| u32::try_from(index).ok())
-                .unwrap_or(0)
+                .unwrap_or(0);
         }
         b"finish_reason" => {
             fact.finished |= skim.shape() == Json::String;

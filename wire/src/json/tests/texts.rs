@@ -113,7 +113,7 @@ impl Writer {
             Tree::Number(text) => self.out.push_str(text),
             Tree::Text(text) => self.string(text),
             Tree::Array(elements) => {
-                self.list('[', ']', elements, |writer, element| writer.value(element));
+                self.list('[', ']', elements, Self::value);
             }
             Tree::Object(members) => self.list('{', '}', members, |writer, (key, value)| {
                 writer.string(key);
