@@ -1,0 +1,245 @@
+//! Judging a reservation: which legs it takes, all of them or none.
+
+use std::sync::Arc;
+
+use super::entry::{Deltas, EntryKind};
+use super::row::{AttemptRow, Effect, LegRow, PolicyNo, State, Status};
+use super::standing::{Standing, signed};
+use super::{
+    Amounts, Attempt, Durability, Fits, Ledger, MAX_AMOUNT, Policy, Refusal, Reservation, Reserved,
+    Shortage,
+};
+use crate::account::{AccountId, Tier, UnixMs};
+
+/// A leg that fits, not taken yet.
+pub(super) struct PlannedLeg {
+    policy: PolicyNo,
+    head: PolicyNo,
+    amount: u64,
+}
+
+impl Ledger {
+    /// The legs of a reservation, or the first account that has no room. Changes nothing.
+    pub(super) fn plan(&self, reservation: &Reservation) -> Result<Vec<PlannedLeg>, Refusal> {
+        let mut legs = Vec::with_capacity(reservation.path.accounts().len());
+        for id in reservation.path.accounts() {
+            let no = self
+                .index
+                .get(id)
+                .ok_or_else(|| Refusal::NoAccount(id.clone()))?;
+            let account = &self.accounts[no.index()];
+            if account.row.status == Status::Ended {
+                return Err(Refusal::Ended(id.clone()));
+            }
+            for no in &account.policies {
+                if !self.policies[no.index()].is_target {
+                    self.plan_policy(id, *no, reservation, &mut legs)?;
+                }
+            }
+        }
+        Ok(legs)
+    }
+
+    fn plan_policy(
+        &self,
+        id: &AccountId,
+        head: PolicyNo,
+        reservation: &Reservation,
+        legs: &mut Vec<PlannedLeg>,
+    ) -> Result<(), Refusal> {
+        let policy = &self.policies[head.index()];
+        let standing = policy.standing(self.now);
+        let asked = policy.asked(reservation);
+        let mut leg = |policy, amount| {
+            legs.push(PlannedLeg {
+                policy,
+                head,
+                amount,
+            })
+        };
+        if standing.limit.is_none() || asked == 0 {
+            leg(head, asked.min(MAX_AMOUNT));
+            return Ok(());
+        }
+        let room = policy.room(&standing);
+        if asked <= room && asked <= MAX_AMOUNT {
+            leg(head, asked);
+            return Ok(());
+        }
+        let Some(target) = policy.overflow else {
+            return Err(shortage(id, policy, &standing, asked, room));
+        };
+        let top_up = &self.policies[target.index()];
+        let top_up_standing = top_up.standing(self.now);
+        let top_up_room = top_up.room(&top_up_standing);
+        let rest = asked - asked.min(room);
+        if rest > top_up_room || asked > MAX_AMOUNT {
+            let both = room.saturating_add(top_up_room);
+            return Err(shortage(id, top_up, &top_up_standing, asked, both));
+        }
+        leg(head, asked - rest);
+        leg(target, rest);
+        Ok(())
+    }
+
+    /// The legs of an attempt that runs already: no account is asked whether it has room, but a hard cap never
+    /// promises more than it has.
+    pub(super) fn forced_plan(&self, reservation: &Reservation) -> Vec<PlannedLeg> {
+        let known = reservation
+            .path
+            .accounts()
+            .iter()
+            .filter_map(|id| self.index.get(id));
+        let policies = known.flat_map(|no| &self.accounts[no.index()].policies);
+        let heads = policies.filter(|no| !self.policies[no.index()].is_target);
+        let leg = |no: &PolicyNo| {
+            let policy = &self.policies[no.index()];
+            let asked = policy.asked(reservation).min(MAX_AMOUNT);
+            let amount = match policy.row.spec.tier {
+                Tier::B => asked,
+                Tier::D => asked.min(policy.room(&policy.standing(self.now))),
+            };
+            PlannedLeg {
+                policy: *no,
+                head: *no,
+                amount,
+            }
+        };
+        heads.map(leg).collect()
+    }
+
+    /// Takes the legs.
+    pub(super) fn hold(&mut self, reservation: &Reservation, planned: &[PlannedLeg]) -> Reserved {
+        let lease_until = self.now.plus(reservation.lease_ms);
+        let mut legs = Vec::with_capacity(planned.len());
+        let mut durability = Durability::Batched;
+        for leg in planned {
+            if self.policies[leg.policy.index()].row.spec.tier == Tier::D {
+                durability = Durability::BeforeAnswer;
+            }
+            legs.push(self.hold_leg(reservation, leg));
+        }
+        let row = self.attempt_row(reservation, State::Sent, lease_until);
+        self.effects.push(Effect::Attempt(Arc::new(row.clone())));
+        self.effects.extend(legs.iter().copied().map(Effect::Leg));
+        self.due.insert((lease_until, reservation.attempt));
+        self.attempts
+            .insert(reservation.attempt, Attempt { row, legs });
+        Reserved {
+            durability,
+            lease_until,
+        }
+    }
+
+    fn hold_leg(&mut self, reservation: &Reservation, leg: &PlannedLeg) -> LegRow {
+        let window = self.touch(leg.policy);
+        let deltas = Deltas {
+            held: signed(leg.amount),
+            ..Deltas::default()
+        };
+        self.enter(
+            EntryKind::Hold,
+            Some(reservation.attempt),
+            leg.policy,
+            window,
+            deltas,
+        );
+        let policy = &mut self.policies[leg.policy.index()];
+        if let Some(counters) = policy.windows.get_mut(&window) {
+            counters.open_legs += 1;
+        }
+        LegRow {
+            attempt: reservation.attempt,
+            account: policy.row.account,
+            policy: leg.policy,
+            head: leg.head,
+            window,
+            held: leg.amount,
+        }
+    }
+
+    /// Remembers that an id was refused: it is never admitted.
+    pub(super) fn burn(&mut self, reservation: &Reservation, refusal: &Refusal) {
+        let mut row = self.attempt_row(reservation, State::Refused, self.now);
+        row.ended = Some(self.now);
+        self.effects.push(Effect::Attempt(Arc::new(row.clone())));
+        self.refusals.insert(row.id, refusal.clone());
+        let id = row.id;
+        self.attempts.insert(
+            id,
+            Attempt {
+                row,
+                legs: Vec::new(),
+            },
+        );
+        self.remember(id);
+    }
+
+    fn attempt_row(&self, reservation: &Reservation, state: State, due: UnixMs) -> AttemptRow {
+        AttemptRow {
+            id: reservation.attempt,
+            request: reservation.request,
+            tenant: reservation.tenant.clone(),
+            account: reservation.path.leaf().clone(),
+            stamp: reservation.stamp.clone(),
+            state,
+            estimate: reservation.estimate,
+            largest: reservation.largest,
+            charged: Amounts::default(),
+            usage: None,
+            reason: None,
+            owner: self.config.owner.clone(),
+            created: self.now,
+            due,
+            ended: None,
+        }
+    }
+}
+
+impl Policy {
+    fn asked(&self, reservation: &Reservation) -> u64 {
+        let amounts = match self.row.spec.tier {
+            Tier::B => &reservation.estimate,
+            Tier::D => &reservation.largest,
+        };
+        amounts.in_unit(self.row.spec.unit)
+    }
+
+    fn room(&self, standing: &Standing) -> u64 {
+        if self
+            .row
+            .spec
+            .debt_max
+            .is_some_and(|most| standing.debt > most)
+        {
+            return 0;
+        }
+        u64::try_from(standing.available()).unwrap_or(0)
+    }
+}
+
+fn shortage(
+    id: &AccountId,
+    policy: &Policy,
+    standing: &Standing,
+    asked: u64,
+    available: u64,
+) -> Refusal {
+    let limit = standing.limit.unwrap_or(0);
+    let never = asked > limit.max(available) || asked > MAX_AMOUNT;
+    Refusal::NoRoom(Arc::new(Shortage {
+        account: id.clone(),
+        policy: policy.row.spec.name.clone(),
+        tier: policy.row.spec.tier,
+        unit: policy.row.spec.unit,
+        window: standing.span,
+        limit,
+        used: standing.used,
+        held: standing.held,
+        debt: standing.debt,
+        asked,
+        available,
+        resets_at: (standing.span.end != UnixMs::FOREVER).then_some(standing.span.end),
+        fits: if never { Fits::Never } else { Fits::Later },
+    }))
+}
