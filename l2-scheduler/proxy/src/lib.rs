@@ -1,1 +1,26 @@
-//! The HTTP shell of L2: a streaming reverse proxy.
+//! The HTTP shell of L2: a streaming reverse proxy. Which endpoint a request goes to is decided in `scheduler-core`.
+
+mod answer;
+mod body;
+mod call;
+pub mod config;
+mod dispatcher;
+mod entry;
+mod facts;
+mod failure;
+mod flight;
+mod forward;
+mod journey;
+mod metrics;
+mod models;
+mod probe;
+mod proxy;
+mod records;
+mod relay;
+mod trust;
+mod upstream;
+mod watch;
+
+pub use body::{Body, BodyError};
+pub use config::{Config, ConfigError};
+pub use proxy::SchedulerProxy;

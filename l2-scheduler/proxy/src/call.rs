@@ -1,0 +1,370 @@
+//! The life of one call: wait for a turn, ask the engine, and until its first output try another one.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use governance_context::{AttemptId, Context, Work, names};
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use inference_wire::route::Route;
+use inference_wire::usage;
+use scheduler_core::{EndpointId, Refusal, RefusalKind, Timestamp};
+
+use crate::answer::{Code, Problem, passed_headers};
+use crate::body::Body;
+use crate::dispatcher::{Booking, Turn};
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::flight::Flight;
+use crate::forward::{attempt_value, engine_headers};
+use crate::journey::Journey;
+use crate::proxy::Shared;
+use crate::relay::{Relay, Verdict};
+use crate::upstream::{Answer, Lease, Outbound};
+use crate::watch::{Seen, Watch};
+
+/// Frames kept while a stream has said nothing yet; comments can come for as long as a request waits.
+const SILENT_BYTES: usize = 64 << 10;
+/// Of an engine's error this much is read, for its usage and to use the connection again.
+const ERROR_BYTES: usize = 64 << 10;
+
+/// A call that has not been answered.
+pub(crate) struct Call {
+    shared: Arc<Shared>,
+    route: Route,
+    attempt: AttemptId,
+    request: scheduler_core::Request,
+    outbound: Outbound,
+    journey: Option<Box<Journey>>,
+    /// The most that any attempt so far may have computed.
+    work: Work,
+}
+
+/// An engine has begun to answer: no other will be asked.
+enum Opened {
+    Stream {
+        frames: VecDeque<Bytes>,
+        watch: Box<Watch>,
+        body: Incoming,
+        lease: Lease,
+    },
+    Whole {
+        verdict: Verdict,
+        body: Incoming,
+        lease: Lease,
+    },
+}
+
+impl Call {
+    /// Reads what the choice of an endpoint needs.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        context: &Context,
+        route: Route,
+        request: Request<Bytes>,
+    ) -> Result<Self, Problem> {
+        let (head, body) = request.into_parts();
+        let facts = Facts::read(&route, &body, context.cache_domain.as_str())
+            .map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
+        let journey = Journey::new(Arc::clone(shared), context, &route, &facts);
+        Ok(Self {
+            request: scheduler_request(shared, context, facts, body.len(), journey.arrived()),
+            attempt: context.attempt,
+            outbound: Outbound {
+                method: head.method,
+                path: route.upstream_path().to_owned(),
+                headers: engine_headers(head.headers, context.attempt),
+                body,
+            },
+            route,
+            journey: Some(Box::new(journey)),
+            work: Work::None,
+            shared: Arc::clone(shared),
+        })
+    }
+
+    /// Answers the call, whatever happens. Dropping the future takes it back everywhere.
+    pub(crate) async fn answer(mut self) -> Response<Body> {
+        match self.ask_around().await {
+            Ok(response) => response,
+            Err((outcome, problem)) => {
+                self.journey_mut().ends_as(outcome, Some(problem.code));
+                problem.with_work(self.work).into_response()
+            }
+        }
+    }
+
+    async fn ask_around(&mut self) -> Result<Response<Body>, (&'static str, Problem)> {
+        let mut tries = 0;
+        loop {
+            let asked = self.shared.dispatcher.now();
+            let booking = match self.turn().await {
+                Turn::Go(booking) => booking,
+                Turn::Refused(refusal) => {
+                    let problem = refused(&refusal);
+                    return Err((problem.code.as_str(), problem));
+                }
+            };
+            let endpoint = booking.endpoint;
+            let failure = match self.attempt(booking, asked).await {
+                Ok(response) => return Ok(response),
+                Err(failure) => failure,
+            };
+            tries += 1;
+            self.work = self.work.max(failure.work);
+            self.journey_mut()
+                .attempt_ended(failure.end, Some(failure.cause));
+            if tries >= self.shared.config.attempts || !failure.retriable {
+                return Err(("failed", failure.problem()));
+            }
+            self.shared.metrics.retry(failure.cause);
+            self.prepare_retry(endpoint, tries);
+        }
+    }
+
+    fn prepare_retry(&mut self, failed: EndpointId, tries: u32) {
+        self.request.tried.push(failed);
+        self.outbound
+            .headers
+            .insert(names::REQUEST_ID, attempt_value(self.attempt, tries));
+    }
+
+    async fn turn(&mut self) -> Turn {
+        self.shared
+            .dispatcher
+            .arrive(Box::new(self.request.clone()))
+            .await
+    }
+
+    async fn attempt(&mut self, booking: Booking, asked: Timestamp) -> Result<Response<Body>, Failure> {
+        let endpoint = booking.endpoint;
+        self.shared.picked(endpoint);
+        let flight = Arc::clone(&booking.flight);
+        self.journey_mut().attempt_begins(booking, asked);
+        let (mut response, opened) = unless_cut(&flight, self.exchange(endpoint)).await?;
+        let mut journey = self.journey.take().expect("a call is answered once");
+        let queued = u64::try_from(journey.queued().as_millis()).unwrap_or(u64::MAX);
+        let headers = response.headers_mut();
+        headers.insert(
+            names::ENDPOINT,
+            self.shared.endpoints[endpoint.0 as usize].label.clone(),
+        );
+        headers.insert(names::QUEUE_MS, HeaderValue::from(queued));
+        let relay = match opened {
+            Opened::Stream {
+                frames,
+                watch,
+                body,
+                lease,
+            } => {
+                journey.first_output();
+                Relay::stream(frames, *watch, body, lease, journey)
+            }
+            Opened::Whole {
+                verdict,
+                body,
+                lease,
+            } => {
+                journey.first_output();
+                Relay::whole(self.route.clone(), verdict, body, lease, journey)
+            }
+        };
+        Ok(response.map(|()| Body::relay(relay)))
+    }
+
+    /// Sends the request and reads as far as it takes to know that this engine answers.
+    async fn exchange(&mut self, endpoint: EndpointId) -> Result<(Response<()>, Opened), Failure> {
+        let upstream = &self.shared.endpoints[endpoint.0 as usize].upstream;
+        let answer = upstream.exchange(&self.outbound).await?;
+        let status = answer.head.status;
+        self.journey_mut().status(status);
+        let events = is_event_stream(answer.head.headers.get(header::CONTENT_TYPE));
+        if status.is_success() && self.request.streaming && events {
+            return self.open_stream(answer).await;
+        }
+        let verdict = match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                let after = retry_after(answer.head.headers.get(header::RETRY_AFTER));
+                read_error(answer).await;
+                return Err(Failure::busy(after));
+            }
+            status if status.is_success() => Verdict::Success,
+            status if status.is_client_error() => Verdict::Rejected,
+            _ => {
+                let body = read_error(answer).await;
+                let reported = body.filter(|body| usage::from_body(&self.route, body).is_some());
+                return Err(Failure::status(status, reported));
+            }
+        };
+        let mut response = head(status, answer.head.headers);
+        if verdict == Verdict::Rejected {
+            response
+                .headers_mut()
+                .insert(names::WORK, HeaderValue::from_static(Work::None.as_str()));
+        }
+        let opened = Opened::Whole {
+            verdict,
+            body: answer.body,
+            lease: answer.lease,
+        };
+        Ok((response, opened))
+    }
+
+    /// Headers prove nothing: the engine answers with its first event.
+    async fn open_stream(&mut self, answer: Answer) -> Result<(Response<()>, Opened), Failure> {
+        let mut watch = Box::new(Watch::new(self.route.clone()));
+        let mut frames = VecDeque::new();
+        let mut silent_bytes = 0;
+        let Answer {
+            head: parts,
+            mut body,
+            lease,
+        } = answer;
+        loop {
+            let frame = match body.frame().await {
+                Some(Ok(frame)) => frame,
+                Some(Err(_)) | None => return Err(Failure::cut()),
+            };
+            let Ok(bytes) = frame.into_data() else {
+                continue;
+            };
+            let seen = watch.see(&bytes).map_err(|_| Failure::unreadable())?;
+            silent_bytes += bytes.len();
+            frames.push_back(bytes);
+            match seen {
+                Seen::Output => break,
+                // Not the engine's fault, and no other would say otherwise.
+                Seen::Error(Some(status)) if is_rejection(status) => break,
+                Seen::Error(status) => return Err(Failure::error_event(status)),
+                Seen::Nothing if silent_bytes > SILENT_BYTES => return Err(Failure::unreadable()),
+                Seen::Nothing => {}
+            }
+        }
+        let opened = Opened::Stream {
+            frames,
+            watch,
+            body,
+            lease,
+        };
+        Ok((head(parts.status, parts.headers), opened))
+    }
+
+    fn journey_mut(&mut self) -> &mut Journey {
+        self.journey.as_mut().expect("a call is answered once")
+    }
+}
+
+fn scheduler_request(
+    shared: &Shared,
+    context: &Context,
+    facts: Facts,
+    body_bytes: usize,
+    arrived: Timestamp,
+) -> scheduler_core::Request {
+    scheduler_core::Request {
+        key: shared.dispatcher.next_key(),
+        model: facts.model,
+        fairness: context.fairness.clone(),
+        band: context.band,
+        weight: context.weight,
+        prompt_tokens: context.prompt_tokens,
+        output_bound: context.output_bound,
+        blocks: facts.blocks,
+        streaming: facts.stream,
+        bytes: body_bytes as u64,
+        expires_at: Some(arrived + Duration::from_millis(context.ttl_ms)),
+        tried: Vec::new(),
+    }
+}
+
+/// Runs `work` until it is done or the attempt is cut; then dropping it closes the connection.
+async fn unless_cut<T>(
+    flight: &Flight,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(done);
+        }
+        flight
+            .poll_cut(context)
+            .map(|cut| Err(Failure::from_cut(cut)))
+    })
+    .await
+}
+
+fn head(status: StatusCode, headers: http::HeaderMap) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.headers_mut() = passed_headers(headers);
+    response
+}
+
+/// A short body of an engine's error. Read to its end, the connection serves again.
+async fn read_error(answer: Answer) -> Option<Bytes> {
+    let Answer {
+        mut body, lease, ..
+    } = answer;
+    let mut read: Vec<u8> = Vec::new();
+    loop {
+        match body.frame().await {
+            Some(Ok(frame)) => read.extend_from_slice(frame.data_ref()?),
+            Some(Err(_)) => return None,
+            None => break,
+        }
+        if read.len() > ERROR_BYTES {
+            return None;
+        }
+    }
+    lease.give_back();
+    Some(Bytes::from(read))
+}
+
+fn refused(refusal: &Refusal) -> Problem {
+    let (code, message) = match refusal.kind {
+        RefusalKind::QueueFull => (Code::QueueFull, "the queue is full; try again later".into()),
+        RefusalKind::QueueExpired => (
+            Code::QueueExpired,
+            format!(
+                "no endpoint had room within {} ms; try again later",
+                refusal.waited.as_millis()
+            ),
+        ),
+        RefusalKind::NoEndpoint(emptied_by) => (Code::NoEndpoint, emptied_by.reason().into()),
+        RefusalKind::ShuttingDown => (Code::ShuttingDown, "the scheduler is shutting down".into()),
+        RefusalKind::ClientClosed => (Code::QueueExpired, "the request was withdrawn".into()),
+    };
+    let problem = Problem::new(code, message);
+    match refusal.retry_after {
+        Some(after) => problem.retry_after(after),
+        None => problem,
+    }
+}
+
+fn is_event_stream(content_type: Option<&HeaderValue>) -> bool {
+    content_type.is_some_and(|value| {
+        let value = value.as_bytes();
+        value.len() >= EVENT_STREAM.len()
+            && value[..EVENT_STREAM.len()].eq_ignore_ascii_case(EVENT_STREAM)
+    })
+}
+
+const EVENT_STREAM: &[u8] = b"text/event-stream";
+
+/// A client's fault. Too many requests and time-outs are not.
+fn is_rejection(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 408 | 429)
+}
+
+/// Seconds; a date is not worth parsing here.
+fn retry_after(value: Option<&HeaderValue>) -> Option<Duration> {
+    let seconds = value?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,181 @@
+//! The `scheduling:` section: as checked ([`Config`]); as written it is a [`File`]. Holding a `Config` means it is valid.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use governance_context::PoolName;
+use scheduler_core::Policy;
+use thiserror::Error;
+
+mod file;
+mod origin;
+#[cfg(test)]
+mod tests;
+
+pub use file::{EndpointFile, File};
+pub use origin::Origin;
+
+/// A valid configuration of the scheduler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The audience that contexts must name.
+    pub pool: PoolName,
+    pub policy: Policy,
+    pub endpoints: Vec<Endpoint>,
+    pub queue: QueueLimits,
+    /// Attempts in flight per endpoint; what is more waits here.
+    pub room: u32,
+    pub scrape: engine_telemetry::config::Config,
+    /// Endpoints a request may be sent to before it is given up; at least one.
+    pub attempts: u32,
+    pub timeouts: Timeouts,
+    pub untrusted: Untrusted,
+    pub profile: Profile,
+    /// Decision records kept; the oldest goes first.
+    pub records: usize,
+    /// Largest request body accepted over HTTP, in bytes.
+    pub body_limit: usize,
+    /// Idle connections kept per endpoint.
+    pub idle_connections: usize,
+}
+
+/// One engine replica.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// Identity and label; an address never leaves the process.
+    pub name: String,
+    pub origin: Origin,
+    /// Where `/metrics` is.
+    pub metrics: Origin,
+    pub engine: Engine,
+    /// Served models; empty: any.
+    pub models: Vec<String>,
+}
+
+/// What an endpoint runs, as far as it is stated. Metrics pages are recognised by themselves; it decides whether the
+/// models must be named, and is shown in metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    Auto,
+    Vllm,
+    Sglang,
+}
+
+impl Engine {
+    /// The name in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+        }
+    }
+}
+
+/// How much may wait, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueLimits {
+    pub requests: usize,
+    pub bytes: u64,
+    pub ttl: Duration,
+    /// Longest wait for any endpoint to appear or recover.
+    pub no_endpoint_ttl: Duration,
+}
+
+/// How long the parts of an exchange may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    pub connect: Duration,
+    pub idle_connection: Duration,
+    /// From dispatch to the first output of an attempt (the head of an answer that is not streamed).
+    pub first_output: Duration,
+    /// Between two pieces of an answer.
+    pub silence: Duration,
+    /// Below this no silence counts as a hang.
+    pub hang_floor: Duration,
+}
+
+/// What a request without a signed context is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untrusted {
+    /// 401.
+    Refuse,
+    /// Served in the lowest band as `anonymous`.
+    Lowest,
+}
+
+/// What is known of the engines before they have been observed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Profile {
+    /// Prefill tokens per second of an otherwise idle engine.
+    pub peak_prefill: f64,
+    /// Capacity of the KV cache in tokens, until the engine states it.
+    pub kv_tokens: u64,
+    /// Most tokens of one step (`max_num_batched_tokens`).
+    pub batched_tokens: u32,
+}
+
+/// A value that is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{path}: {value} is not allowed; use {allowed}")]
+pub struct ConfigError {
+    /// Path of the field, such as `scheduling.endpoints[1].url`.
+    pub path: String,
+    pub value: String,
+    pub allowed: String,
+}
+
+impl Config {
+    /// Checks a section as written.
+    pub fn check(file: File) -> Result<Self, ConfigError> {
+        file.check()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::check(File::default()).expect("the default values are allowed; a test checks it")
+    }
+}
+
+fn refuse(path: impl fmt::Display, value: impl fmt::Debug, allowed: impl Into<String>) -> ConfigError {
+    ConfigError {
+        path: format!("scheduling.{path}"),
+        value: format!("{value:?}"),
+        allowed: allowed.into(),
+    }
+}
+
+/// A whole number within limits that are part of the error.
+fn within<N>(path: &str, value: N, low: N, high: N) -> Result<N, ConfigError>
+where
+    N: PartialOrd + Copy + fmt::Debug + fmt::Display,
+{
+    if low <= value && value <= high {
+        Ok(value)
+    } else {
+        Err(refuse(path, value, format!("a number from {low} to {high}")))
+    }
+}
+
+fn millis(path: &str, value: u64, low: u64, high: u64) -> Result<Duration, ConfigError> {
+    within(path, value, low, high).map(Duration::from_millis)
+}
+
+fn endpoints(list: Vec<EndpointFile>) -> Result<Vec<Endpoint>, ConfigError> {
+    let mut names = BTreeSet::new();
+    let mut checked = Vec::with_capacity(list.len());
+    for (index, file) in list.into_iter().enumerate() {
+        let endpoint = file.check(index)?;
+        if !names.insert(endpoint.name.clone()) {
+            return Err(refuse(
+                format_args!("endpoints[{index}].name"),
+                &endpoint.name,
+                "a name that no other endpoint has",
+            ));
+        }
+        checked.push(endpoint);
+    }
+    Ok(checked)
+}

@@ -1,0 +1,67 @@
+//! Where an engine is: an `http://` address, parsed once.
+
+use std::fmt;
+
+use http::{HeaderValue, Uri};
+
+/// Host, port and base path of an `http://` URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// Name or address; IPv6 without brackets. A name is resolved at every connect.
+    pub host: String,
+    pub port: u16,
+    /// What the `host` header says.
+    pub authority: HeaderValue,
+    /// Path put before every request's own, without a slash at its end; usually empty.
+    pub base: String,
+}
+
+impl Origin {
+    /// Reads `http://host[:port][/base]`; says what is allowed otherwise.
+    pub fn parse(url: &str) -> Result<Self, &'static str> {
+        let uri: Uri = url
+            .parse()
+            .map_err(|_| "http://host:port, with an IPv6 address in brackets")?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err("http://host:port; TLS to engines is not supported, put a TLS-terminating proxy beside the engine");
+            }
+            Some(_) | None => return Err("http://host:port, including the http://"),
+        }
+        let authority = uri.authority().ok_or("http://host:port")?;
+        if authority.as_str().contains('@') {
+            return Err("http://host:port without user or password");
+        }
+        if uri.query().is_some() {
+            return Err("http://host:port without a query");
+        }
+        let host = authority.host();
+        if host.is_empty() {
+            return Err("http://host:port with a host");
+        }
+        let port = match authority.port() {
+            Some(port) => port.as_str().parse().ok().filter(|port| *port != 0),
+            None if authority.as_str() == host => Some(80),
+            None => None,
+        };
+        Ok(Self {
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            port: port.ok_or("http://host:port with a port from 1 to 65535")?,
+            authority: HeaderValue::from_str(authority.as_str())
+                .map_err(|_| "http://host:port in visible ASCII")?,
+            base: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// The URL again, with the port written out.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "http://[{}]:{}{}", self.host, self.port, self.base)
+        } else {
+            write!(f, "http://{}:{}{}", self.host, self.port, self.base)
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The HTTP entry of `headpond schedule`: reads the request, asks [`trust`](crate::trust) who it is from, and calls.
+
+use bytes::{Bytes, BytesMut};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::answer::{Code, Problem};
+use crate::body::Body;
+use crate::proxy::SchedulerProxy;
+
+/// A body grows to its size; what is only announced is not believed beyond this.
+const BELIEVED_BYTES: usize = 1 << 20;
+
+impl SchedulerProxy {
+    /// Answers a request that came over HTTP.
+    pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+        match request.uri().path() {
+            "/livez" => return health(&request, true, "alive"),
+            "/readyz" => {
+                let ready = self.is_ready();
+                let text = if ready { "ready" } else { "no endpoint is ready" };
+                return health(&request, ready, text);
+            }
+            _ => {}
+        }
+        let (head, body) = request.into_parts();
+        let body = match read(body, self.body_limit()).await {
+            Ok(body) => body,
+            Err(Unread::TooLarge) => {
+                let message = format!("the body is larger than {} bytes", self.body_limit());
+                return self.refuse(Problem::new(Code::RequestTooLarge, message));
+            }
+            Err(Unread::Broken) => {
+                return self.refuse(Problem::new(Code::InvalidJson, "the body ended early"));
+            }
+        };
+        match self.context(&head.headers, &body) {
+            Ok(context) => self.call(context, Request::from_parts(head, body)).await,
+            Err(problem) => self.refuse(problem),
+        }
+    }
+}
+
+enum Unread {
+    TooLarge,
+    Broken,
+}
+
+async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Unread> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(Unread::TooLarge);
+    }
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Unread::Broken)?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if first.len() + all.len() + data.len() > limit {
+            return Err(Unread::TooLarge);
+        }
+        if first.is_empty() && all.is_empty() {
+            // A body of one frame is passed on as it came.
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            all.reserve(announced.min(BELIEVED_BYTES).max(first.len() + data.len()));
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+fn health(request: &Request<Incoming>, good: bool, text: &'static str) -> Response<Body> {
+    if *request.method() != Method::GET && *request.method() != Method::HEAD {
+        return Problem::new(Code::MethodNotAllowed, "use GET").into_response();
+    }
+    let mut response = Response::new(Body::whole(Bytes::from_static(text.as_bytes())));
+    if !good {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        http::HeaderValue::from_static("text/plain"),
+    );
+    response
+}

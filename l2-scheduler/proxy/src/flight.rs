@@ -1,0 +1,166 @@
+//! The switch of one attempt: lets a timer end an exchange that is being polled elsewhere. Carries no decision.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+/// Why an attempt is ended from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The endpoint makes no progress with anything.
+    Hung,
+    /// No output within the time allowed.
+    Late,
+    /// Output began and then stopped for longer than allowed.
+    Silent,
+    /// The process must end.
+    Shutdown,
+}
+
+/// Shared by an attempt and the timers that may end it.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    /// 0 while it flies, else a [`Cut`].
+    cut: AtomicU8,
+    /// Milliseconds on the proxy's clock when something last arrived.
+    touched: AtomicU64,
+    /// 0 before the first output, 1 after.
+    output: AtomicU8,
+    /// Whoever polls the attempt. Locked for a store or a wake.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Flight {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            cut: AtomicU8::new(0),
+            touched: AtomicU64::new(now_ms),
+            output: AtomicU8::new(0),
+            waker: Mutex::new(None),
+        }
+    }
+
+    /// Ends the attempt; the first reason stays.
+    pub(crate) fn cut(&self, why: Cut) {
+        let first = self
+            .cut
+            .compare_exchange(0, why.code(), Ordering::AcqRel, Ordering::Acquire);
+        if first.is_ok()
+            && let Some(waker) = self.lock().take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Ready once the attempt has been cut.
+    pub(crate) fn poll_cut(&self, context: &mut Context<'_>) -> Poll<Cut> {
+        if let Some(why) = self.was_cut() {
+            return Poll::Ready(why);
+        }
+        {
+            let mut waker = self.lock();
+            match &mut *waker {
+                Some(known) if known.will_wake(context.waker()) => {}
+                slot => *slot = Some(context.waker().clone()),
+            }
+        }
+        // A cut between the look and the store would not have woken us.
+        self.was_cut().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Output arrived.
+    pub(crate) fn touch(&self, now_ms: u64) {
+        self.touched.store(now_ms, Ordering::Relaxed);
+        self.output.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether a limit has passed: before the first output, or between two pieces of it.
+    pub(crate) fn overdue(&self, now_ms: u64, first_output_ms: u64, silence_ms: u64) -> Option<Cut> {
+        let silent = now_ms.saturating_sub(self.touched.load(Ordering::Relaxed));
+        match self.output.load(Ordering::Relaxed) {
+            0 => (silent > first_output_ms).then_some(Cut::Late),
+            _ => (silent > silence_ms).then_some(Cut::Silent),
+        }
+    }
+
+    fn was_cut(&self) -> Option<Cut> {
+        Cut::from_code(self.cut.load(Ordering::Acquire))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Cut {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Hung => "hung",
+            Self::Late => "late",
+            Self::Silent => "silent",
+            Self::Shutdown => "shutdown",
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Hung => 1,
+            Self::Late => 2,
+            Self::Silent => 3,
+            Self::Shutdown => 4,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Hung, Self::Late, Self::Silent, Self::Shutdown]
+            .into_iter()
+            .find(|cut| cut.code() == code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicU64);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_cut_wakes_the_attempt_once_and_keeps_its_first_reason() {
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let flight = Flight::new(0);
+        assert_eq!(flight.poll_cut(&mut context), Poll::Pending);
+        flight.cut(Cut::Hung);
+        flight.cut(Cut::Shutdown);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(flight.poll_cut(&mut context), Poll::Ready(Cut::Hung));
+    }
+
+    #[test]
+    fn the_limit_before_output_is_another_than_between_its_pieces() {
+        for (output_at, now, expected) in [
+            (None, 100, None),
+            (None, 101, Some(Cut::Late)),
+            (Some(50), 60, None),
+            (Some(50), 61, Some(Cut::Silent)),
+        ] {
+            let flight = Flight::new(0);
+            if let Some(at) = output_at {
+                flight.touch(at);
+            }
+            let cut = flight.overdue(now, 100, 10);
+            assert_eq!(cut, expected, "output {output_at:?}, now {now}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! One call from arrival to its end: what the record, the metrics and the pool will be told, told exactly once.
+
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use governance_context::Context;
+use inference_wire::route::Route;
+use inference_wire::usage::Usage;
+use scheduler_core::{AttemptEnd, Timestamp};
+
+use crate::answer::Code;
+use crate::dispatcher::Booking;
+use crate::facts::Facts;
+use crate::flight::Cut;
+use crate::proxy::Shared;
+use crate::records::{AttemptRecord, Measured, Record};
+
+/// A call under way. Dropped without another end, its client has left.
+pub(crate) struct Journey {
+    shared: Arc<Shared>,
+    arrived: Timestamp,
+    streaming: bool,
+    attempt: Option<Attempt>,
+    record: Option<Record>,
+}
+
+/// One dispatch of the call.
+struct Attempt {
+    booking: Booking,
+    dispatched: Timestamp,
+    queue: Duration,
+    measured: Measured,
+    status: Option<u16>,
+}
+
+impl Journey {
+    pub(crate) fn new(shared: Arc<Shared>, context: &Context, route: &Route, facts: &Facts) -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let record = Record {
+            id: context.request,
+            attempt: context.attempt,
+            tenant: context.tenant.clone(),
+            fairness: context.fairness.clone(),
+            band: context.band.0,
+            route: route.name(),
+            model: Arc::clone(&facts.model),
+            stream: facts.stream,
+            prompt_tokens: context.prompt_tokens,
+            output_bound: context.output_bound,
+            prefix_blocks: facts.blocks.len(),
+            arrived_unix_ms: unix.map_or(0, |since| since.as_millis() as u64),
+            attempts: Vec::new(),
+            outcome: "client_closed",
+            reason: None,
+            duration_ms: 0.0,
+        };
+        Self {
+            arrived: shared.dispatcher.now(),
+            shared,
+            streaming: facts.stream,
+            attempt: None,
+            record: Some(record),
+        }
+    }
+
+    pub(crate) fn arrived(&self) -> Timestamp {
+        self.arrived
+    }
+
+    /// An attempt begins; it waited since `asked`.
+    pub(crate) fn attempt_begins(&mut self, booking: Booking, asked: Timestamp) {
+        let now = self.shared.dispatcher.now();
+        let queue = now.since(asked);
+        self.shared.metrics.waited(queue);
+        self.attempt = Some(Attempt {
+            booking,
+            dispatched: now,
+            queue,
+            measured: Measured::default(),
+            status: None,
+        });
+    }
+
+    /// Time the current attempt waited for its turn.
+    pub(crate) fn queued(&self) -> Duration {
+        self.attempt
+            .as_ref()
+            .map_or(Duration::ZERO, |attempt| attempt.queue)
+    }
+
+    pub(crate) fn poll_cut(&self, context: &mut TaskContext<'_>) -> Poll<Cut> {
+        match &self.attempt {
+            Some(attempt) => attempt.booking.flight.poll_cut(context),
+            None => Poll::Pending,
+        }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.shared.dispatcher.now_ms()
+    }
+
+    /// Something arrived from the engine; the time on the proxy's clock.
+    pub(crate) fn touch(&self) -> u64 {
+        let now_ms = self.now_ms();
+        if let Some(attempt) = &self.attempt {
+            attempt.booking.flight.touch(now_ms);
+        }
+        now_ms
+    }
+
+    /// The engine answered with this status.
+    pub(crate) fn status(&mut self, status: http::StatusCode) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.status = Some(status.as_u16());
+        }
+    }
+
+    /// The first output is here.
+    pub(crate) fn first_output(&mut self) {
+        self.touch();
+        let now = self.shared.dispatcher.now();
+        let Some(attempt) = &mut self.attempt else {
+            return;
+        };
+        attempt.measured.ttft_ms = Some(ms(now.since(attempt.dispatched)));
+        if self.streaming {
+            attempt.booking.first_token();
+            self.shared.metrics.first_token(now.since(self.arrived));
+        }
+    }
+
+    pub(crate) fn progress(&self, output_tokens: u64) {
+        if let Some(attempt) = &self.attempt {
+            attempt.booking.progress(output_tokens);
+        }
+    }
+
+    /// What the engine reported or was seen to do.
+    pub(crate) fn measured(&mut self, usage: Option<Usage>, output_tokens: Option<u64>) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.measured.prompt_tokens = usage.map(|usage| usage.prompt_tokens);
+            attempt.measured.cached_tokens = usage.and_then(|usage| usage.cached_tokens);
+            attempt.measured.output_tokens = output_tokens;
+        }
+    }
+
+    /// The attempt is over; its place is given back.
+    pub(crate) fn attempt_ended(&mut self, end: AttemptEnd, cause: Option<&'static str>) {
+        let Some(mut attempt) = self.attempt.take() else {
+            return;
+        };
+        attempt.booking.ends(end);
+        let index = attempt.booking.endpoint.0 as usize;
+        let metrics = self.shared.metrics.endpoint(index);
+        let (name, counter) = match end {
+            AttemptEnd::Completed { .. } => ("completed", &metrics.completed),
+            AttemptEnd::ClientClosed => ("client_closed", &metrics.client_closed),
+            AttemptEnd::Rejected => ("rejected", &metrics.rejected),
+            AttemptEnd::Busy => ("busy", &metrics.busy),
+            AttemptEnd::Failed => ("failed", &metrics.failed),
+        };
+        counter.inc();
+        if cause == Some(Cut::Hung.as_str()) {
+            metrics.hangs.inc();
+        }
+        if let (Some(record), Some(decision)) = (&mut self.record, attempt.booking.decision.take()) {
+            record.attempts.push(AttemptRecord {
+                endpoint: Arc::clone(&self.shared.endpoints[index].name),
+                queue_ms: ms(attempt.queue),
+                decision,
+                measured: attempt.measured,
+                end: name,
+                cause,
+                status: attempt.status,
+            });
+        }
+    }
+
+    /// How the call will have ended when this is dropped.
+    pub(crate) fn ends_as(&mut self, outcome: &'static str, reason: Option<Code>) {
+        if let Some(record) = &mut self.record {
+            record.outcome = outcome;
+            record.reason = reason.map(Code::as_str);
+        }
+    }
+}
+
+impl Drop for Journey {
+    fn drop(&mut self) {
+        self.attempt_ended(AttemptEnd::ClientClosed, None);
+        if let Some(mut record) = self.record.take() {
+            record.duration_ms = ms(self.shared.dispatcher.now().since(self.arrived));
+            self.shared.metrics.request(record.outcome);
+            self.shared.records.push(record);
+        }
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    // Microseconds are as fine as anybody reads.
+    (time.as_secs_f64() * 1e6).round() / 1e3
+}

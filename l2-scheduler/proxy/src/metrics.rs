@@ -1,0 +1,239 @@
+//! The numbers of L2 in Prometheus form. Names and labels only; what they count is decided elsewhere.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use scheduler_core::{EndpointState, PoolSnapshot, SaturationCause};
+
+use crate::config::Endpoint;
+
+/// Endpoints beyond this many share the label `other`.
+const ENDPOINT_LABELS: usize = 256;
+
+/// Seconds to minutes: a queue or a long prefill takes either.
+const SECONDS: [f64; 16] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabel {
+    cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndpointLabel {
+    endpoint: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EngineLabel {
+    endpoint: Arc<str>,
+    engine: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AttemptLabel {
+    endpoint: Arc<str>,
+    end: &'static str,
+}
+
+/// All metrics of one scheduler.
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<OutcomeLabel, Counter>,
+    retries: Family<CauseLabel, Counter>,
+    context_refusals: Family<ReasonLabel, Counter>,
+    saturation: Family<CauseLabel, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    queue_length: Gauge,
+    queue_bytes: Gauge,
+    in_flight: Gauge,
+    queue_wait: Histogram,
+    first_token: Histogram,
+    endpoints: Vec<EndpointMetrics>,
+}
+
+/// The metrics of one endpoint, looked up once.
+pub(crate) struct EndpointMetrics {
+    pub(crate) completed: Counter,
+    pub(crate) rejected: Counter,
+    pub(crate) busy: Counter,
+    pub(crate) failed: Counter,
+    pub(crate) client_closed: Counter,
+    pub(crate) in_flight: Gauge,
+    pub(crate) quarantined: Gauge,
+    pub(crate) hangs: Counter,
+    pub(crate) probes: Counter,
+    pub(crate) scrape_failures: Counter,
+}
+
+impl Metrics {
+    /// The metrics for these endpoints; an endpoint's index is its place in the list.
+    pub(crate) fn new(endpoints: &[Endpoint]) -> Self {
+        let mut registry = Registry::with_prefix("headpond_scheduler");
+        let requests = Family::default();
+        let retries = Family::default();
+        let context_refusals = Family::default();
+        let saturation = Family::default();
+        let (queue_length, queue_bytes, in_flight) =
+            (Gauge::default(), Gauge::default(), Gauge::default());
+        let queue_wait = Histogram::new(SECONDS);
+        let first_token = Histogram::new(SECONDS);
+        registry.register("requests", "Requests ended, by outcome", requests.clone());
+        registry.register("retries", "Attempts repeated on another endpoint, by cause", retries.clone());
+        registry.register("context_refusals", "Contexts not accepted, by reason", context_refusals.clone());
+        registry.register(
+            "saturation",
+            "How full the pool is from 0 to 1, under the cause it rests on: load, no_data, no_endpoint",
+            saturation.clone(),
+        );
+        registry.register("queue_length", "Requests waiting", queue_length.clone());
+        registry.register("queue_bytes", "Bytes of the requests waiting", queue_bytes.clone());
+        registry.register("in_flight", "Attempts dispatched and not ended", in_flight.clone());
+        registry.register("queue_wait_seconds", "Time from arrival to dispatch", queue_wait.clone());
+        registry.register(
+            "time_to_first_token_seconds",
+            "Time from arrival to the first output of a streamed answer",
+            first_token.clone(),
+        );
+        let endpoints = endpoint_metrics(&mut registry, endpoints);
+        Self {
+            registry,
+            requests,
+            retries,
+            context_refusals,
+            saturation,
+            queue_length,
+            queue_bytes,
+            in_flight,
+            queue_wait,
+            first_token,
+            endpoints,
+        }
+    }
+
+    pub(crate) fn request(&self, outcome: &'static str) {
+        self.requests.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    pub(crate) fn retry(&self, cause: &'static str) {
+        self.retries.get_or_create(&CauseLabel { cause }).inc();
+    }
+
+    pub(crate) fn context_refused(&self, reason: &'static str) {
+        self.context_refusals
+            .get_or_create(&ReasonLabel { reason })
+            .inc();
+    }
+
+    /// Takes the gauges from the pool; they are only looked at when the page is.
+    pub(crate) fn show(&self, pool: &PoolSnapshot) {
+        self.queue_length.set(pool.queue_length as i64);
+        self.queue_bytes.set(i64::try_from(pool.queue_bytes).unwrap_or(i64::MAX));
+        self.in_flight.set(pool.bookings as i64);
+        for (cause, name) in [
+            (SaturationCause::Load, "load"),
+            (SaturationCause::NoData, "no_data"),
+            (SaturationCause::NoEndpoint, "no_endpoint"),
+        ] {
+            let value = if pool.saturation.cause == cause { pool.saturation.value } else { 0.0 };
+            self.saturation.get_or_create(&CauseLabel { cause: name }).set(value);
+        }
+        // Endpoints beyond the cap share a gauge, so they are added up.
+        for metrics in &self.endpoints {
+            metrics.in_flight.set(0);
+            metrics.quarantined.set(0);
+        }
+        for endpoint in &pool.endpoints {
+            let metrics = self.endpoint(endpoint.id.0 as usize);
+            metrics.in_flight.inc_by(i64::from(endpoint.bookings));
+            let quarantined = endpoint.state == EndpointState::Quarantined;
+            metrics.quarantined.inc_by(i64::from(quarantined));
+        }
+    }
+
+    pub(crate) fn waited(&self, time: Duration) {
+        self.queue_wait.observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn first_token(&self, time: Duration) {
+        self.first_token.observe(time.as_secs_f64());
+    }
+
+    pub(crate) fn endpoint(&self, index: usize) -> &EndpointMetrics {
+        &self.endpoints[index]
+    }
+
+    /// Appends the page.
+    pub(crate) fn encode(&self, page: &mut String) -> fmt::Result {
+        encode(page, &self.registry)
+    }
+}
+
+fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<EndpointMetrics> {
+    let attempts = Family::<AttemptLabel, Counter>::default();
+    let in_flight = Family::<EndpointLabel, Gauge>::default();
+    let quarantined = Family::<EndpointLabel, Gauge>::default();
+    let hangs = Family::<EndpointLabel, Counter>::default();
+    let probes = Family::<EndpointLabel, Counter>::default();
+    let scrape_failures = Family::<EndpointLabel, Counter>::default();
+    registry.register("attempts", "Attempts ended, by endpoint and end", attempts.clone());
+    registry.register("endpoint_in_flight", "Attempts in flight at the endpoint", in_flight.clone());
+    registry.register("endpoint_quarantined", "1 while the endpoint gets probes only", quarantined.clone());
+    registry.register("endpoint_hangs", "Attempts abandoned because the endpoint made no progress", hangs.clone());
+    registry.register("endpoint_probes", "Probes sent to a quarantined endpoint", probes.clone());
+    registry.register("scrape_failures", "Metrics pages that could not be read", scrape_failures.clone());
+    let info = Family::<EngineLabel, Gauge>::default();
+    registry.register("endpoint_info", "Always 1: the engine an endpoint is configured as", info.clone());
+    endpoints
+        .iter()
+        .enumerate()
+        .map(|(index, config)| {
+            let name = if index < ENDPOINT_LABELS { &config.name } else { "other" };
+            let endpoint: Arc<str> = Arc::from(name);
+            let label = EndpointLabel {
+                endpoint: Arc::clone(&endpoint),
+            };
+            info.get_or_create(&EngineLabel {
+                endpoint: Arc::clone(&endpoint),
+                engine: config.engine.as_str(),
+            })
+            .set(1);
+            let ended = |end| {
+                attempts.get_or_create_owned(&AttemptLabel {
+                    endpoint: Arc::clone(&endpoint),
+                    end,
+                })
+            };
+            EndpointMetrics {
+                completed: ended("completed"),
+                rejected: ended("rejected"),
+                busy: ended("busy"),
+                failed: ended("failed"),
+                client_closed: ended("client_closed"),
+                in_flight: in_flight.get_or_create_owned(&label),
+                quarantined: quarantined.get_or_create_owned(&label),
+                hangs: hangs.get_or_create_owned(&label),
+                probes: probes.get_or_create_owned(&label),
+                scrape_failures: scrape_failures.get_or_create_owned(&label),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,94 @@
+//! The engines' list of models, from the endpoint with the least to do.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use inference_wire::json::Document;
+use inference_wire::route::Route;
+use scheduler_core::{EndpointSnapshot, EndpointState};
+
+use crate::answer::{Code, Problem};
+use crate::body::Body;
+use crate::proxy::Shared;
+use crate::upstream::Outbound;
+
+/// A longer list is refused.
+const LIST_BYTES: usize = 4 << 20;
+
+/// Answers `GET /v1/models` and `GET /v1/models/{id}`.
+pub(crate) async fn answer(shared: &Arc<Shared>, route: &Route) -> Response<Body> {
+    match list(shared).await {
+        Ok(list) => match route {
+            Route::Model(id) => one(&list, id),
+            _ => json(list),
+        },
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn list(shared: &Arc<Shared>) -> Result<Bytes, Problem> {
+    let mut endpoints = shared.dispatcher.snapshot().endpoints;
+    endpoints.retain(|endpoint| endpoint.state == EndpointState::Ready);
+    endpoints.sort_by_key(|endpoint| (endpoint.effective_load, endpoint.id));
+    if endpoints.is_empty() {
+        return Err(Problem::new(Code::NoEndpoint, "no endpoint is ready"));
+    }
+    for endpoint in endpoints.iter().take(shared.config.attempts as usize) {
+        let limit = shared.config.timeouts.first_output;
+        if let Ok(Some(list)) = tokio::time::timeout(limit, fetch(shared, endpoint)).await {
+            return Ok(list);
+        }
+    }
+    Err(Problem::new(
+        Code::UpstreamError,
+        "no engine gave its list of models",
+    ))
+}
+
+async fn fetch(shared: &Shared, endpoint: &EndpointSnapshot) -> Option<Bytes> {
+    let outbound = Outbound {
+        method: Method::GET,
+        path: Route::Models.upstream_path().to_owned(),
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+    };
+    let upstream = &shared.endpoints[endpoint.id.0 as usize].upstream;
+    let mut answer = upstream.exchange(&outbound).await.ok()?;
+    if answer.head.status != StatusCode::OK {
+        return None;
+    }
+    let mut list = BytesMut::new();
+    while let Some(frame) = answer.body.frame().await {
+        list.extend_from_slice(frame.ok()?.data_ref()?);
+        if list.len() > LIST_BYTES {
+            return None;
+        }
+    }
+    answer.lease.give_back();
+    Some(list.freeze())
+}
+
+fn one(list: &Bytes, id: &str) -> Response<Body> {
+    let found = Document::parse(list).ok().and_then(|document| {
+        let models = document.root().get("data")?;
+        let named = |model: &inference_wire::json::Value<'_>| {
+            model.get("id").and_then(|found| found.as_str()).as_deref() == Some(id)
+        };
+        models.elements().find(named).map(|model| model.span())
+    });
+    match found {
+        Some(span) => json(list.slice(span)),
+        None => Problem::new(Code::ModelNotFound, "the model does not exist").into_response(),
+    }
+}
+
+fn json(body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::whole(body));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    response
+}

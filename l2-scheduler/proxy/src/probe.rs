@@ -1,0 +1,73 @@
+//! Asks a quarantined engine for one token: health pages answer even when nothing is computed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use http_body_util::BodyExt;
+use scheduler_core::Input;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use crate::dispatcher::Dispatcher;
+use crate::metrics::Metrics;
+use crate::proxy::Endpoint;
+use crate::upstream::Outbound;
+
+/// One token takes no longer, unless the engine is not fit for more either.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Runs the probes that the pool asks for, each on its own task. Ends when the pool is gone.
+pub(crate) async fn run(
+    dispatcher: Arc<Dispatcher>,
+    endpoints: Arc<[Endpoint]>,
+    metrics: Arc<Metrics>,
+    mut wanted: mpsc::Receiver<scheduler_core::EndpointId>,
+    tasks: TaskTracker,
+) {
+    while let Some(id) = wanted.recv().await {
+        metrics.endpoint(id.0 as usize).probes.inc();
+        let dispatcher = Arc::clone(&dispatcher);
+        let endpoints = Arc::clone(&endpoints);
+        tasks.spawn(async move {
+            let endpoint = &endpoints[id.0 as usize];
+            let ok = tokio::time::timeout(PROBE_TIMEOUT, answers(endpoint)).await;
+            dispatcher.feed(Input::Probed {
+                endpoint: id,
+                ok: ok.unwrap_or(false),
+            });
+        });
+    }
+}
+
+/// Whether the engine computes. A refusal by its own judgement is a sign of life, a failure is not.
+async fn answers(endpoint: &Endpoint) -> bool {
+    let mut body = serde_json::json!({ "prompt": "0", "max_tokens": 1 });
+    if let Some(model) = &endpoint.probe_model {
+        body["model"] = serde_json::Value::from(model.as_str());
+    }
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    let outbound = Outbound {
+        method: Method::POST,
+        path: "/v1/completions".to_owned(),
+        headers,
+        body: Bytes::from(body.to_string()),
+    };
+    let Ok(answer) = endpoint.upstream.exchange(&outbound).await else {
+        return false;
+    };
+    let good = !answer.head.status.is_server_error();
+    let mut body = answer.body;
+    while let Some(frame) = body.frame().await {
+        if frame.is_err() {
+            return false;
+        }
+    }
+    answer.lease.give_back();
+    good
+}

@@ -1,0 +1,270 @@
+//! The scheduler of one pool as a service: in-process and HTTP entry, records, metrics, drain.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine_telemetry::{Scraper, Target};
+use governance_context::{Context, RequestId, Verifier};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use inference_wire::route::{Route, route};
+use scheduler_core::{
+    EndpointId, EndpointSpec, EndpointState, Input, Pool, PoolConfig, PoolSnapshot,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::answer::{Code, Problem};
+use crate::body::Body;
+use crate::call::Call;
+use crate::config::{self, Config};
+use crate::dispatcher::Dispatcher;
+use crate::metrics::Metrics;
+use crate::models;
+use crate::probe;
+use crate::records::Records;
+use crate::trust::{Rejection, Trust};
+use crate::upstream::{ConnectionLimits, Upstream};
+
+/// After the drain limit, time for cut answers to say so.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The scheduler of one pool. Clones share it; with the last one its tasks end.
+#[derive(Clone)]
+pub struct SchedulerProxy(Arc<Shared>);
+
+/// What all calls share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) endpoints: Arc<[Endpoint]>,
+    pub(crate) dispatcher: Arc<Dispatcher>,
+    pub(crate) records: Records,
+    pub(crate) metrics: Arc<Metrics>,
+    trust: Trust,
+    scraper: Scraper,
+    draining: AtomicBool,
+    _stop: DropGuard,
+}
+
+/// One engine; its place in the list is its [`EndpointId`].
+pub(crate) struct Endpoint {
+    pub(crate) name: Arc<str>,
+    /// The name as a header value.
+    pub(crate) label: HeaderValue,
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) probe_model: Option<String>,
+}
+
+impl SchedulerProxy {
+    /// Starts the scheduler: scraping, timers, probes. Must be called inside a tokio runtime. The seed decides ties.
+    pub fn new(config: Config, seed: u64) -> Self {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let endpoints: Arc<[Endpoint]> = config
+            .endpoints
+            .iter()
+            .map(|endpoint| Endpoint::new(endpoint, &config, &tasks))
+            .collect();
+        let metrics = Arc::new(Metrics::new(&config.endpoints));
+        let pool = Pool::new(pool_config(&config), seed);
+        let (dispatcher, wanted) = Dispatcher::new(pool, endpoints.len());
+        for (id, endpoint) in ids(&config) {
+            let spec = EndpointSpec {
+                models: endpoint.models.clone(),
+                ..EndpointSpec::new(id, &endpoint.name)
+            };
+            dispatcher.feed(Input::EndpointUp(spec));
+        }
+        let until_stop = |task: Task| {
+            tasks.spawn(stop.clone().run_until_cancelled_owned(task));
+        };
+        let timeouts = config.timeouts;
+        until_stop(boxed(Arc::clone(&dispatcher).keep_time()));
+        until_stop(boxed(Arc::clone(&dispatcher).keep_limits(timeouts.first_output, timeouts.silence)));
+        until_stop(boxed(close_idle(Arc::clone(&endpoints), timeouts.idle_connection)));
+        until_stop(boxed(probe::run(
+            Arc::clone(&dispatcher),
+            Arc::clone(&endpoints),
+            Arc::clone(&metrics),
+            wanted,
+            tasks.clone(),
+        )));
+        let scraper = scrape(&config, &dispatcher, &metrics, &tasks);
+        let ttl_ms = u64::try_from(config.queue.ttl.as_millis()).unwrap_or(u64::MAX);
+        Self(Arc::new(Shared {
+            trust: Trust::new(config.pool.clone(), config.untrusted, ttl_ms),
+            records: Records::new(config.records),
+            config,
+            endpoints,
+            dispatcher,
+            metrics,
+            scraper,
+            draining: AtomicBool::new(false),
+            _stop: stop.drop_guard(),
+        }))
+    }
+
+    /// Takes the keys that contexts over HTTP are checked with; replaces those before. Without any, no token is valid.
+    pub fn set_verifier(&self, verifier: Verifier) {
+        self.0.trust.set_verifier(verifier);
+    }
+
+    /// Answers a request whose context is trusted because it was decided in this process.
+    pub async fn call(&self, context: Context, request: Request<Bytes>) -> Response<Body> {
+        let Some(route) = route(request.uri().path()) else {
+            return self.refuse(Problem::new(Code::NotFound, "this path is not served"));
+        };
+        if !route.allows(request.method().as_str()) {
+            let allowed = route.methods().join(", ");
+            return self.refuse(Problem::new(Code::MethodNotAllowed, format!("use {allowed}")));
+        }
+        if let Route::Models | Route::Model(_) = route {
+            return models::answer(&self.0, &route).await;
+        }
+        match Call::new(&self.0, &context, route, request) {
+            Ok(call) => call.answer().await,
+            Err(problem) => self.refuse(problem),
+        }
+    }
+
+    /// Why the calls of a request went where they went, if they are still remembered.
+    pub fn records(&self, id: &RequestId) -> Option<serde_json::Value> {
+        self.0.records.json(id)
+    }
+
+    /// The state of the pool.
+    pub fn snapshot(&self) -> PoolSnapshot {
+        self.0.dispatcher.snapshot()
+    }
+
+    /// Appends the metrics page.
+    pub fn encode_metrics(&self, page: &mut String) {
+        self.0.metrics.show(&self.0.dispatcher.snapshot());
+        self.0
+            .metrics
+            .encode(page)
+            .expect("writing to a string does not fail");
+    }
+
+    /// Whether requests can be served.
+    pub fn is_ready(&self) -> bool {
+        let ready = |endpoint: &scheduler_core::EndpointSnapshot| endpoint.state == EndpointState::Ready;
+        !self.0.draining.load(Ordering::Relaxed) && self.snapshot().endpoints.iter().any(ready)
+    }
+
+    /// Refuses new requests, waits up to `limit` for those accepted, then ends what is left. Returns how many were cut.
+    pub async fn drain(&self, limit: Duration) -> usize {
+        self.0.draining.store(true, Ordering::Relaxed);
+        self.0.dispatcher.feed(Input::Drain);
+        if tokio::time::timeout(limit, self.0.dispatcher.all_landed()).await.is_ok() {
+            return 0;
+        }
+        let cut = self.0.dispatcher.cut_all();
+        // Whoever does not read its last words has left.
+        let _ = tokio::time::timeout(LAST_WORDS, self.0.dispatcher.all_landed()).await;
+        cut
+    }
+
+    pub(crate) fn body_limit(&self) -> usize {
+        self.0.config.body_limit
+    }
+
+    pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Problem> {
+        self.0.trust.context(headers, body).map_err(|rejection: Rejection| {
+            self.0.metrics.context_refused(rejection.reason());
+            rejection.problem()
+        })
+    }
+
+    pub(crate) fn refuse(&self, problem: Problem) -> Response<Body> {
+        self.0.metrics.request(problem.code.as_str());
+        problem.into_response()
+    }
+}
+
+impl Shared {
+    /// The endpoint gets work: if it idled, its metrics are of interest again.
+    pub(crate) fn picked(&self, endpoint: EndpointId) {
+        self.scraper.picked(endpoint);
+    }
+}
+
+impl Endpoint {
+    fn new(endpoint: &config::Endpoint, config: &Config, tasks: &TaskTracker) -> Self {
+        let limits = ConnectionLimits {
+            connect: config.timeouts.connect,
+            idle: config.timeouts.idle_connection,
+            max_idle: config.idle_connections,
+        };
+        Self {
+            name: Arc::from(endpoint.name.as_str()),
+            label: HeaderValue::from_str(&endpoint.name).expect("a checked name is visible ASCII"),
+            upstream: Upstream::new(endpoint.origin.clone(), limits, tasks.clone()),
+            probe_model: endpoint.models.first().cloned(),
+        }
+    }
+}
+
+fn ids(config: &Config) -> impl Iterator<Item = (EndpointId, &config::Endpoint)> {
+    (0..).map(EndpointId).zip(&config.endpoints)
+}
+
+fn pool_config(config: &Config) -> PoolConfig {
+    let mut pool = PoolConfig {
+        policy: config.policy,
+        ..PoolConfig::default()
+    };
+    pool.queue.requests = config.queue.requests;
+    pool.queue.bytes = config.queue.bytes;
+    pool.queue.ttl = config.queue.ttl;
+    pool.queue.no_endpoint_ttl = config.queue.no_endpoint_ttl;
+    pool.engine.room = config.room;
+    pool.engine.prefill_rate = config.profile.peak_prefill;
+    pool.engine.batch_tokens = config.profile.batched_tokens;
+    pool.residency.default_capacity_tokens = config.profile.kv_tokens;
+    pool.health.hang_floor = config.timeouts.hang_floor;
+    pool
+}
+
+fn scrape(
+    config: &Config,
+    dispatcher: &Arc<Dispatcher>,
+    metrics: &Arc<Metrics>,
+    tasks: &TaskTracker,
+) -> Scraper {
+    let targets = ids(config)
+        .map(|(id, endpoint)| {
+            Target::new(id, &endpoint.metrics.to_string()).expect("a checked address has a page")
+        })
+        .collect();
+    let (dispatcher, metrics) = (Arc::clone(dispatcher), Arc::clone(metrics));
+    Scraper::spawn(tasks, config.scrape, targets, move |endpoint, result| {
+        dispatcher.feed(match result {
+            Ok(observation) => Input::Observed {
+                endpoint,
+                observation,
+            },
+            Err(error) => {
+                tracing::debug!(endpoint = endpoint.0, %error, "metrics page not read");
+                metrics.endpoint(endpoint.0 as usize).scrape_failures.inc();
+                Input::ScrapeFailed { endpoint }
+            }
+        });
+    })
+}
+
+async fn close_idle(endpoints: Arc<[Endpoint]>, limit: Duration) {
+    loop {
+        tokio::time::sleep((limit / 4).max(Duration::from_millis(10))).await;
+        for endpoint in &*endpoints {
+            endpoint.upstream.expire_idle();
+        }
+    }
+}
+
+type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
+    Box::pin(task)
+}

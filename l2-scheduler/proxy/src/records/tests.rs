@@ -1,0 +1,55 @@
+use super::*;
+
+fn id(n: u8) -> RequestId {
+    RequestId::new(1_700_000_000_000, [n; 10])
+}
+
+fn record(n: u8, outcome: &'static str) -> Record {
+    Record {
+        id: id(n),
+        attempt: AttemptId::new(0, [n; 10]),
+        tenant: "t".parse().expect("a name"),
+        fairness: "f".parse().expect("a name"),
+        band: 0,
+        route: "completions",
+        model: "m".into(),
+        stream: false,
+        prompt_tokens: 1,
+        output_bound: 1,
+        prefix_blocks: 0,
+        arrived_unix_ms: 0,
+        attempts: Vec::new(),
+        outcome,
+        reason: None,
+        duration_ms: 0.0,
+    }
+}
+
+fn outcomes(records: &Records, n: u8) -> Vec<String> {
+    let Some(json) = records.json(&id(n)) else {
+        return Vec::new();
+    };
+    json["calls"]
+        .as_array()
+        .expect("calls is an array")
+        .iter()
+        .map(|call| call["outcome"].as_str().expect("a string").to_owned())
+        .collect()
+}
+
+#[test]
+fn all_calls_of_a_request_are_told_until_the_ring_has_turned() {
+    let records = Records::new(3);
+    records.push(record(1, "refused"));
+    records.push(record(2, "completed"));
+    records.push(record(1, "completed"));
+    assert_eq!(outcomes(&records, 1), ["refused", "completed"]);
+    records.push(record(3, "completed"));
+    assert_eq!(outcomes(&records, 1), ["completed"]);
+    records.push(record(3, "failed"));
+    records.push(record(3, "failed"));
+    assert!(outcomes(&records, 1).is_empty());
+    assert!(outcomes(&records, 2).is_empty());
+    assert_eq!(outcomes(&records, 3), ["completed", "failed", "failed"]);
+    assert_eq!(records.lock().of.len(), 1, "nothing is kept of what has left the ring");
+}

@@ -1,0 +1,334 @@
+//! An engine's answer on its way to the client: the same frames, watched beside.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as _, SizeHint};
+use hyper::body::Incoming;
+use inference_wire::route::Route;
+use inference_wire::usage;
+use scheduler_core::AttemptEnd;
+use thiserror::Error;
+
+use crate::answer::Code;
+use crate::body::BodyError;
+use crate::journey::Journey;
+use crate::upstream::Lease;
+use crate::watch::Watch;
+
+/// The pool hears of a stream's progress this often.
+const PROGRESS_MS: u64 = 200;
+/// A longer answer is not read for its usage.
+const USAGE_BYTES: usize = 1 << 20;
+
+/// An answer being passed on. Dropped before its end, the engine is told by its connection closing.
+pub(crate) struct Relay {
+    /// What is to be sent before anything more is read.
+    ready: VecDeque<Bytes>,
+    upstream: Upstream,
+    kind: Kind,
+    journey: Box<Journey>,
+    progress_ms: u64,
+}
+
+enum Upstream {
+    Flowing { body: Incoming, lease: Lease },
+    Ended,
+    /// The client must see that the answer is incomplete.
+    Broken,
+}
+
+pub(crate) enum Kind {
+    Stream(Streaming),
+    Whole(Whole),
+}
+
+/// A stream of events.
+pub(crate) struct Streaming {
+    watch: Watch,
+    /// The beginning of an event, held until the rest is there: after a cut, an error event must be readable.
+    held: VecDeque<Bytes>,
+}
+
+/// One JSON text.
+pub(crate) struct Whole {
+    route: Route,
+    kept: Vec<Bytes>,
+    kept_bytes: usize,
+    verdict: Verdict,
+}
+
+/// What the status of a whole answer says about the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A success: completed, with the usage it reports.
+    Success,
+    /// The engine refused the request.
+    Rejected,
+}
+
+/// The engine's answer ended before its time.
+#[derive(Debug, Error)]
+#[error("the engine's answer ended before it was complete")]
+struct Incomplete;
+
+impl Relay {
+    /// Passes on a stream whose first frames have been read.
+    pub(crate) fn stream(
+        frames: VecDeque<Bytes>,
+        watch: Watch,
+        body: Incoming,
+        lease: Lease,
+        journey: Box<Journey>,
+    ) -> Self {
+        let mut ready = frames;
+        let mut held = VecDeque::new();
+        hold_back(&mut ready, watch.incomplete(), &mut held);
+        let kind = Kind::Stream(Streaming { watch, held });
+        Self::new(ready, body, lease, kind, journey)
+    }
+
+    /// Passes on a whole answer.
+    pub(crate) fn whole(
+        route: Route,
+        verdict: Verdict,
+        body: Incoming,
+        lease: Lease,
+        journey: Box<Journey>,
+    ) -> Self {
+        let kind = Kind::Whole(Whole {
+            route,
+            kept: Vec::new(),
+            kept_bytes: 0,
+            verdict,
+        });
+        let mut relay = Self::new(VecDeque::new(), body, lease, kind, journey);
+        relay.end_if_read();
+        relay
+    }
+
+    /// The next bytes for the client.
+    pub(crate) fn poll_bytes(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            let body = match &mut self.upstream {
+                Upstream::Flowing { body, .. } => body,
+                Upstream::Ended => return Poll::Ready(None),
+                Upstream::Broken => {
+                    self.upstream = Upstream::Ended;
+                    return Poll::Ready(Some(Err(Incomplete.into())));
+                }
+            };
+            match Pin::new(body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    // Trailers belong to one hop.
+                    if let Ok(bytes) = frame.into_data() {
+                        self.take(bytes);
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => self.broken("cut"),
+                Poll::Ready(None) => self.ended(),
+                Poll::Pending => match self.journey.poll_cut(context) {
+                    Poll::Ready(cut) => self.broken(cut.as_str()),
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+
+    /// Whether nothing follows.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ready.is_empty() && matches!(self.upstream, Upstream::Ended)
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match (&self.kind, &self.upstream) {
+            (Kind::Whole(_), Upstream::Flowing { body, .. }) if self.ready.is_empty() => {
+                body.size_hint()
+            }
+            _ if self.is_over() => SizeHint::with_exact(0),
+            _ => SizeHint::default(),
+        }
+    }
+
+    fn new(
+        ready: VecDeque<Bytes>,
+        body: Incoming,
+        lease: Lease,
+        kind: Kind,
+        journey: Box<Journey>,
+    ) -> Self {
+        Self {
+            ready,
+            upstream: Upstream::Flowing { body, lease },
+            kind,
+            progress_ms: journey.now_ms(),
+            journey,
+        }
+    }
+
+    fn take(&mut self, bytes: Bytes) {
+        let now_ms = self.journey.touch();
+        match &mut self.kind {
+            Kind::Whole(whole) => {
+                whole.keep(&bytes);
+                self.ready.push_back(bytes);
+                self.end_if_read();
+            }
+            Kind::Stream(stream) => {
+                if stream.watch.see(&bytes).is_err() {
+                    return self.broken("line_too_long");
+                }
+                stream.pass(bytes, &mut self.ready);
+                if now_ms - self.progress_ms >= PROGRESS_MS {
+                    self.progress_ms = now_ms;
+                    self.journey.progress(stream.watch.output_tokens());
+                }
+            }
+        }
+    }
+
+    /// A whole answer of stated length is over with its last byte: nobody asks for more.
+    fn end_if_read(&mut self) {
+        if let Upstream::Flowing { body, .. } = &self.upstream
+            && body.is_end_stream()
+        {
+            self.ended();
+        }
+    }
+
+    fn ended(&mut self) {
+        let end = match &mut self.kind {
+            Kind::Whole(whole) => whole.end(&mut self.journey),
+            Kind::Stream(stream) => {
+                stream.watch.finish();
+                if !stream.watch.is_complete() && !stream.watch.failed() {
+                    return self.broken("cut");
+                }
+                self.ready.append(&mut stream.held);
+                stream.end(&mut self.journey)
+            }
+        };
+        if let Upstream::Flowing { lease, .. } = std::mem::replace(&mut self.upstream, Upstream::Ended) {
+            lease.give_back();
+        }
+        match end {
+            AttemptEnd::Failed => self.journey.attempt_ended(end, Some("error_in_stream")),
+            _ => self.journey.attempt_ended(end, None),
+        }
+        self.journey.ends_as(outcome(end), None);
+    }
+
+    fn broken(&mut self, cause: &'static str) {
+        self.upstream = match &mut self.kind {
+            Kind::Whole(_) => Upstream::Broken,
+            Kind::Stream(stream) => {
+                stream.held.clear();
+                let code = Code::UpstreamError.as_str();
+                let message = "the engine's answer ended before it was complete";
+                self.ready.push_back(stream.watch.error_event(code, message));
+                stream.measure(&mut self.journey);
+                Upstream::Ended
+            }
+        };
+        self.journey.attempt_ended(AttemptEnd::Failed, Some(cause));
+        self.journey.ends_as("interrupted", Some(Code::UpstreamError));
+    }
+}
+
+/// A client may close once it has seen the end of a stream, before the connection's own end.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if let (Upstream::Flowing { .. }, Kind::Stream(stream)) = (&self.upstream, &self.kind) {
+            stream.measure(&mut self.journey);
+            if stream.watch.meter().done() {
+                let end = stream.end(&mut self.journey);
+                self.journey.attempt_ended(end, None);
+                self.journey.ends_as(outcome(end), None);
+            }
+        }
+    }
+}
+
+impl Streaming {
+    /// Passes on what is complete.
+    fn pass(&mut self, bytes: Bytes, ready: &mut VecDeque<Bytes>) {
+        let incomplete = self.watch.incomplete();
+        ready.append(&mut self.held);
+        ready.push_back(bytes);
+        hold_back(ready, incomplete, &mut self.held);
+    }
+
+    fn end(&self, journey: &mut Journey) -> AttemptEnd {
+        self.measure(journey);
+        match (self.watch.failed(), self.watch.error_status()) {
+            (false, _) => self.watch.completed(),
+            (true, Some(400..=499)) => AttemptEnd::Rejected,
+            (true, _) => AttemptEnd::Failed,
+        }
+    }
+
+    fn measure(&self, journey: &mut Journey) {
+        journey.measured(self.watch.meter().usage(), Some(self.watch.output_tokens()));
+    }
+}
+
+impl Whole {
+    fn keep(&mut self, bytes: &Bytes) {
+        self.kept_bytes += bytes.len();
+        if self.kept_bytes <= USAGE_BYTES {
+            self.kept.push(bytes.clone());
+        } else {
+            self.kept.clear();
+        }
+    }
+
+    fn end(&self, journey: &mut Journey) -> AttemptEnd {
+        if self.verdict == Verdict::Rejected {
+            return AttemptEnd::Rejected;
+        }
+        let usage = match self.kept.as_slice() {
+            [] => None,
+            [one] => usage::from_body(&self.route, one),
+            parts => usage::from_body(&self.route, &parts.concat()),
+        };
+        journey.measured(usage, usage.map(|usage| usage.output_tokens));
+        AttemptEnd::Completed {
+            cached_tokens: usage.and_then(|usage| usage.cached_tokens),
+            output_tokens: usage.map_or(0, |usage| usage.output_tokens),
+        }
+    }
+}
+
+/// Takes the last `bytes` bytes out of `ready`, which ends with them.
+fn hold_back(ready: &mut VecDeque<Bytes>, mut bytes: usize, held: &mut VecDeque<Bytes>) {
+    while bytes > 0 {
+        let Some(mut last) = ready.pop_back() else {
+            return;
+        };
+        if last.len() > bytes {
+            let rest = last.split_off(last.len() - bytes);
+            ready.push_back(last);
+            held.push_front(rest);
+            return;
+        }
+        bytes -= last.len();
+        held.push_front(last);
+    }
+}
+
+fn outcome(end: AttemptEnd) -> &'static str {
+    match end {
+        AttemptEnd::Completed { .. } => "completed",
+        AttemptEnd::Rejected => "rejected",
+        AttemptEnd::ClientClosed => "client_closed",
+        AttemptEnd::Busy | AttemptEnd::Failed => "interrupted",
+    }
+}

@@ -1,0 +1,167 @@
+//! Who a request over HTTP is from: the signed context, or what the policy grants without one.
+
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwapOption;
+use governance_context::{
+    AttemptId, Band, CacheDomain, Context, FairnessId, MicroWtu, PathHash, PolicyVersion, PoolName,
+    Refusal, ReplayGuard, RequestId, Targets, TenantId, Verifier, names,
+};
+use http::HeaderMap;
+use uuid::Uuid;
+
+use crate::answer::{Code, Problem};
+use crate::config::Untrusted;
+
+/// Attempts remembered so that none enters twice; at 5,000 requests/s that is the life of a token.
+const REPLAY_CAPACITY: usize = 1 << 18;
+
+/// Judges the contexts of requests over HTTP.
+pub(crate) struct Trust {
+    /// Swapped when keys are rotated; without one no token is valid.
+    verifier: ArcSwapOption<Verifier>,
+    /// Locked once per request with a token.
+    replay: Mutex<ReplayGuard>,
+    untrusted: Untrusted,
+    anonymous: Context,
+}
+
+/// A request not let in.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Rejection {
+    /// A token that is not accepted.
+    Context(Refusal),
+    NoContext,
+    /// Two copies of a header that must be ours.
+    Duplicate(String),
+}
+
+impl Trust {
+    pub(crate) fn new(pool: PoolName, untrusted: Untrusted, ttl_ms: u64) -> Self {
+        Self {
+            verifier: ArcSwapOption::empty(),
+            replay: Mutex::new(ReplayGuard::new(REPLAY_CAPACITY)),
+            untrusted,
+            anonymous: anonymous(pool, ttl_ms),
+        }
+    }
+
+    pub(crate) fn set_verifier(&self, verifier: Verifier) {
+        self.verifier.store(Some(verifier.into()));
+    }
+
+    /// The context of a request, before anything else of it is believed.
+    pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Rejection> {
+        if let Some(name) = duplicate_reserved(headers) {
+            return Err(Rejection::Duplicate(name));
+        }
+        match headers.get(names::CONTEXT) {
+            Some(token) => {
+                let token = token.to_str().map_err(|_| Rejection::Context(Refusal::Malformed))?;
+                self.verify(token, body).map_err(Rejection::Context)
+            }
+            None => match self.untrusted {
+                Untrusted::Refuse => Err(Rejection::NoContext),
+                Untrusted::Lowest => Ok(self.fresh_anonymous()),
+            },
+        }
+    }
+
+    fn verify(&self, token: &str, body: &[u8]) -> Result<Context, Refusal> {
+        let verifier = self.verifier.load();
+        let verifier = verifier.as_ref().ok_or(Refusal::UnknownKey)?;
+        let now = unix_ms() / 1000;
+        let context = verifier.verify(token, now, Some(body))?;
+        self.replay
+            .lock()
+            .expect("no panic happens under this lock")
+            .enter(context.attempt, now)?;
+        Ok(context)
+    }
+
+    fn fresh_anonymous(&self) -> Context {
+        Context {
+            attempt: AttemptId::new(unix_ms(), random()),
+            request: RequestId::new(unix_ms(), random()),
+            ..self.anonymous.clone()
+        }
+    }
+}
+
+impl Rejection {
+    pub(crate) fn problem(&self) -> Problem {
+        match self {
+            Self::Context(refusal) => Problem::new(Code::ContextInvalid, refusal.to_string()),
+            Self::NoContext => Problem::new(
+                Code::ContextInvalid,
+                "a signed context is required; send requests through L1, or set `untrusted: lowest`",
+            ),
+            Self::Duplicate(name) => Problem::new(
+                Code::ReservedHeader,
+                format!("the header {name} is reserved and must not be repeated"),
+            ),
+        }
+    }
+
+    /// What the refusal is counted as.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Context(refusal) => refusal.reason(),
+            Self::NoContext => "no_context",
+            Self::Duplicate(_) => "duplicate_header",
+        }
+    }
+}
+
+/// Names are compared as other servers might: `_` counts as `-`.
+fn duplicate_reserved(headers: &HeaderMap) -> Option<String> {
+    let mut seen: Vec<String> = Vec::new();
+    for name in headers.keys().map(http::HeaderName::as_str) {
+        if !names::is_reserved_header(name) {
+            continue;
+        }
+        let folded = name.replace('_', "-");
+        if headers.get_all(name).iter().nth(1).is_some() || seen.contains(&folded) {
+            return Some(folded);
+        }
+        seen.push(folded);
+    }
+    None
+}
+
+/// The lowest band, one shared flow, no promise.
+fn anonymous(pool: PoolName, ttl_ms: u64) -> Context {
+    Context {
+        pool,
+        attempt: AttemptId::new(0, [0; 10]),
+        request: RequestId::new(0, [0; 10]),
+        tenant: TenantId::new("anonymous").expect("a valid name"),
+        account_path: PathHash::of(["anonymous"]),
+        fairness: FairnessId::new("anonymous").expect("a valid name"),
+        weight: 1,
+        band: Band(i32::MIN),
+        objective: None,
+        ttl_ms,
+        targets: Targets::default(),
+        prompt_tokens: 0,
+        output_bound: 0,
+        held: MicroWtu::ZERO,
+        cache_domain: CacheDomain::new("anonymous").expect("a valid name"),
+        policy_version: PolicyVersion::new("none").expect("a valid name"),
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn random() -> [u8; 10] {
+    let mut random = [0; 10];
+    random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
+    random
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! The whole proxy against scripted engines on real sockets.
+#![allow(clippy::panic, reason = "a test fails by panicking")]
+
+mod relaying;
+mod retries;
+mod rig;
+mod stub;
