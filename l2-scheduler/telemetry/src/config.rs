@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 /// `scrape:` of a configuration file. Every field may be left out.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     interval_ms: Option<u64>,

@@ -1,4 +1,4 @@
-//! A metrics page in the vLLM or SGLang vocabulary, read by one scan over its lines. Pure.
+//! A metrics page in the `vLLM` or `SGLang` vocabulary, read by one scan over its lines. Pure.
 //!
 //! Only the families a scheduler needs are parsed; every other line costs a look at its name. Each family stands
 //! alone: a malformed line empties its own family (half a sum is worse than none) and leaves the others usable. A last
@@ -22,7 +22,7 @@ pub use vllm::FILTER;
 /// What one page said. Every field is absent when the page did not say it, or said it unusably.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Page {
-    /// Whose metric names the page uses; `None` if it holds none of the known families.
+    /// Whose metric names the page uses; `None` if it has neither's.
     pub vocabulary: Option<Vocabulary>,
     /// Requests queued in the engine, summed over data-parallel engines.
     pub waiting: Option<u32>,
@@ -30,7 +30,7 @@ pub struct Page {
     pub running: Option<u32>,
     /// Share of the KV cache held by live requests, 0 to 1, mean over data-parallel engines.
     pub kv_use: Option<f64>,
-    /// Tokens in one KV block (vLLM) or page (SGLang).
+    /// Tokens in one KV block (`vLLM`) or page (`SGLang`).
     pub block_size: Option<u32>,
     /// KV blocks of the whole endpoint, all data-parallel engines together.
     pub num_blocks: Option<u64>,
@@ -116,6 +116,7 @@ pub fn parse(page: &[u8]) -> Observation {
 
 #[derive(Default)]
 struct Reader {
+    vocabulary: Option<Vocabulary>,
     start_time: Total,
     vllm: vllm::Families,
     sglang: sglang::Families,
@@ -126,11 +127,13 @@ impl Reader {
         match line.first() {
             Some(b'v') => {
                 if let Some(family) = name(line).strip_prefix(b"vllm:") {
+                    self.vocabulary.get_or_insert(Vocabulary::Vllm);
                     self.vllm.line(family, line);
                 }
             }
             Some(b's') => {
                 if let Some(family) = name(line).strip_prefix(b"sglang:") {
+                    self.vocabulary.get_or_insert(Vocabulary::Sglang);
                     self.sglang.line(family, line);
                 }
             }
@@ -144,11 +147,11 @@ impl Reader {
 
     fn finish(self) -> Page {
         let start_time_s = self.start_time.largest().filter(|&seconds| seconds > 0.0);
-        let mut page = self
-            .vllm
-            .finish()
-            .or_else(|| self.sglang.finish())
-            .unwrap_or_default();
+        let mut page = match self.vocabulary {
+            Some(Vocabulary::Vllm) => self.vllm.finish(),
+            Some(Vocabulary::Sglang) => self.sglang.finish(),
+            None => Page::default(),
+        };
         page.start_time_s = start_time_s;
         page
     }

@@ -1,4 +1,4 @@
-//! SGLang's families. Scheduler gauges are set per rank; with priority scheduling the series with `priority=""` is the
+//! `SGLang`'s families. Scheduler gauges are set per rank; with priority scheduling the series with `priority=""` is the
 //! total and the others are its parts. Counters are counted by request, so there every series is a part of its own.
 
 use super::total::{PerRank, Total, count, large_count, share};
@@ -55,18 +55,11 @@ impl Families {
         total.add(Sample::parse(line).map(|sample| sample.value));
     }
 
-    pub(super) fn finish(self) -> Option<Page> {
-        if !(self.running.seen()
-            || self.queued.seen()
-            || self.token_use.seen()
-            || self.tokens.seen())
-        {
-            return None;
-        }
+    pub(super) fn finish(self) -> Page {
         let pools = [&self.full_use, &self.window_use, &self.state_use]
             .map(|pool| share(pool.total().mean()));
         let fullest = pools[0].and_then(|_| pools.into_iter().flatten().reduce(f64::max));
-        Some(Page {
+        Page {
             vocabulary: Some(Vocabulary::Sglang),
             waiting: count(self.queued.total().sum()),
             running: count(self.running.total().sum()),
@@ -82,7 +75,7 @@ impl Families {
                 preemptions: None,
             },
             ..Page::default()
-        })
+        }
     }
 }
 

@@ -103,10 +103,6 @@ impl PerRank {
         }
     }
 
-    pub(super) fn seen(&self) -> bool {
-        self.broken || !self.values.is_empty()
-    }
-
     pub(super) fn total(&self) -> Total {
         let mut total = Total::default();
         if self.broken {

@@ -1,4 +1,4 @@
-//! vLLM's families, names of 0.10 to 0.32. Series carry an `engine` label, one per data-parallel engine.
+//! `vLLM`'s families, names of 0.10 to 0.32. Series carry an `engine` label, one per data-parallel engine.
 
 use super::total::{Total, count, large_count, share};
 use super::{Adapters, Counters, Page, Vocabulary};
@@ -71,14 +71,7 @@ impl Families {
         }
     }
 
-    pub(super) fn finish(self) -> Option<Page> {
-        let seen = self.running.seen()
-            || self.waiting.seen()
-            || self.kv_use.seen()
-            || self.gpu_cache_use.seen();
-        if !seen && self.cache.series == 0 && !self.cache.broken {
-            return None;
-        }
+    pub(super) fn finish(self) -> Page {
         let kv_use = if self.kv_use.seen() {
             self.kv_use
         } else {
@@ -105,14 +98,13 @@ impl Families {
             ..Page::default()
         };
         self.cache.finish(&mut page);
-        Some(page)
+        page
     }
 }
 
 /// `cache_config_info`: facts in labels, one series per engine, `"None"` for what is not known.
 #[derive(Default)]
 struct CacheConfig {
-    series: u32,
     broken: bool,
     block_size: Option<u32>,
     /// Every data-parallel engine reports the sum over all of them, so the largest is the total.
@@ -124,7 +116,6 @@ struct CacheConfig {
 
 impl CacheConfig {
     fn add(&mut self, sample: Result<Sample<'_>, Malformed>) {
-        self.series += 1;
         if sample
             .and_then(|sample| self.labels(sample.labels))
             .is_err()
@@ -138,7 +129,7 @@ impl CacheConfig {
         for label in labels.iter() {
             match label? {
                 (b"block_size", value) => {
-                    self.block_size = number(value).and_then(|size| u32::try_from(size).ok())
+                    self.block_size = number(value).and_then(|size| u32::try_from(size).ok());
                 }
                 (b"num_gpu_blocks", value) => self.blocks = self.blocks.max(number(value)),
                 (b"kv_cache_size_tokens", value) => tokens = number(value),
@@ -195,7 +186,10 @@ impl LatestAdapters {
                 })
             });
         match lists {
-            Ok(adapters) => (self.at, self.adapters) = (sample.value, Some(adapters)),
+            Ok(adapters) => {
+                self.at = sample.value;
+                self.adapters = Some(adapters);
+            }
             Err(Malformed) => self.broken = true,
         }
     }

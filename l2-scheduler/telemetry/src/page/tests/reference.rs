@@ -58,7 +58,10 @@ pub(super) fn agree_on_sglang(page: &[u8]) {
         found.waiting.map(f64::from),
         sum(&of("sglang:num_queue_reqs"))
     );
-    assert_close(found.kv_use, mean(&of("sglang:full_token_usage")));
+    assert_close(
+        found.kv_use,
+        mean(&of("sglang:full_token_usage")).or(mean(&of("sglang:token_usage"))),
+    );
     assert_eq!(
         found.kv_tokens.map(|tokens| tokens as f64),
         sum(&of("sglang:max_total_num_tokens"))
@@ -150,7 +153,7 @@ fn mean(values: &[f64]) -> Option<f64> {
 fn assert_close(found: Option<f64>, expected: Option<f64>) {
     match (found, expected) {
         (Some(found), Some(expected)) => {
-            assert!((found - expected).abs() < 1e-9, "{found} for {expected}")
+            assert!((found - expected).abs() < 1e-9, "{found} for {expected}");
         }
         (found, expected) => assert_eq!(found, expected),
     }
