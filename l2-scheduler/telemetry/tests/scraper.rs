@@ -26,7 +26,7 @@ const SGLANG: &str = include_str!("fixtures/sglang-under-load.txt");
 enum Answers {
     /// Filtered and full pages, as vLLM.
     Vllm,
-    /// An empty filtered page, a full one without the slash, as SGLang.
+    /// An empty filtered page, a full one without the slash, as `SGLang`.
     Sglang,
     /// 404 for the path with a slash.
     NoSlash,
