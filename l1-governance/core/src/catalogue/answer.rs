@@ -103,7 +103,7 @@ impl Answer {
             Retry::Soon => headers.push(("x-should-retry", "true".to_owned())),
             Retry::AtReset => headers.push(("x-should-retry", "false".to_owned())),
             Retry::Never if retried_by_default => {
-                headers.push(("x-should-retry", "false".to_owned()))
+                headers.push(("x-should-retry", "false".to_owned()));
             }
             Retry::Never => {}
         }
@@ -223,7 +223,7 @@ impl From<Code> for Answer {
     }
 }
 
-/// `1.2s`, `20ms`, `6m0s`: as clients of the OpenAI family read it.
+/// `1.2s`, `20ms`, `6m0s`: as clients of `Family::OpenAi` read it.
 fn seconds(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms}ms"),

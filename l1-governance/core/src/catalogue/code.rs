@@ -70,7 +70,7 @@ pub struct Fact {
     pub code: &'static str,
     /// The HTTP status.
     pub status: u16,
-    /// `error.type` for OpenAI clients.
+    /// `error.type` for `OpenAI` clients.
     pub openai_type: &'static str,
     /// `error.type` for Anthropic clients.
     pub anthropic_type: &'static str,
@@ -187,7 +187,7 @@ impl Code {
                 retry: Retry::Never,
                 meaning: "There is no such path",
                 fixer: Fixer::Caller,
-                how: "Check the base URL: it ends in `/v1` for OpenAI clients and without it for Anthropic clients.",
+                how: "Check the base URL: it ends in `/v1` for `OpenAI` clients and without it for Anthropic clients.",
             },
             Self::MethodNotAllowed => Fact {
                 code: "method_not_allowed",

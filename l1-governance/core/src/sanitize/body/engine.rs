@@ -19,7 +19,7 @@ pub enum Engine {
     Vllm,
     /// Higher priorities run first; `extra_key` separates prefix caches.
     Sglang,
-    /// Only what the OpenAI API itself has.
+    /// Only what the `OpenAI` API itself has.
     OpenAi,
 }
 
@@ -117,21 +117,17 @@ fn ask_for_usage(root: Value<'_>, engine: Engine, edits: &mut Edits) {
         Engine::Vllm | Engine::Sglang => &["include_usage", "continuous_usage_stats"],
         Engine::OpenAi => &["include_usage"],
     };
-    match root
+    let options = root
         .get("stream_options")
-        .filter(|options| options.is_object())
-    {
-        Some(options) => {
-            for key in wanted
-                .iter()
-                .filter(|key| options.get(key).and_then(Value::as_bool) != Some(true))
-            {
-                edits.set(options, key, "true");
-            }
-        }
-        None => {
-            let members: Vec<String> = wanted.iter().map(|key| format!("\"{key}\":true")).collect();
-            edits.set(root, "stream_options", format!("{{{}}}", members.join(",")));
-        }
+        .filter(|options| options.is_object());
+    if let Some(options) = options {
+        let is_missing = |key: &&&str| options.get(key).and_then(Value::as_bool) != Some(true);
+        wanted
+            .iter()
+            .filter(is_missing)
+            .for_each(|key| edits.set(options, key, "true"));
+    } else {
+        let members: Vec<String> = wanted.iter().map(|key| format!("\"{key}\":true")).collect();
+        edits.set(root, "stream_options", format!("{{{}}}", members.join(",")));
     }
 }

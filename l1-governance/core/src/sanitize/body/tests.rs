@@ -353,20 +353,20 @@ fn bodies_that_are_not_one_clear_object_are_refused() {
 
 #[test]
 fn refusals_say_where_and_never_show_a_value() {
-    let check = |body: &str, expected: Expect| {
-        expected.assert_eq(&checked(&CHAT, body).unwrap_err().answer().message())
+    let check_message = |body: &str, expected: Expect| {
+        expected.assert_eq(&checked(&CHAT, body).unwrap_err().answer().message());
     };
-    check(
+    check_message(
         r#"{"model":"m","max_tokens":"canary"}"#,
         expect![
             "`max_tokens` must be an integer between 1 and 10000000. Correct the field that `param` names."
         ],
     );
-    check(
+    check_message(
         r#"{"model":"m","stop":1,"stop":2}"#,
         expect!["The key `stop` at byte 22 stands twice in one object. Send every key once."],
     );
-    check(
+    check_message(
         "{\"model\":canary}",
         expect!["Invalid JSON at byte 9: expected a value. Send one JSON object in UTF-8."],
     );
@@ -377,7 +377,7 @@ fn refusals_say_where_and_never_show_a_value() {
 }
 
 fn check_rejecting(document: &Document<'_>) -> String {
-    super::check(&CHAT, document, UnknownFields::Reject)
+    check(&CHAT, document, UnknownFields::Reject)
         .unwrap_err()
         .answer()
         .message()
@@ -553,7 +553,8 @@ fn the_lowest_band_does_not_overflow() {
 
 #[test]
 fn what_was_removed_is_listed_briefly() {
-    let many: String = (0..100).map(|n| format!(r#","unknown_{n}":1"#)).collect();
+    let many: Vec<String> = (0..100).map(|n| format!(r#","unknown_{n}":1"#)).collect();
+    let many = many.concat();
     let body = format!(r#"{{"model":"m","messages":[{{"role":"user","priority":1}}]{many}}}"#);
     let checked = checked(&CHAT, &body).unwrap();
     assert_eq!(checked.removed[..2], ["messages..priority", "unknown_0"]);

@@ -199,11 +199,13 @@ fn an_answer_shows_nothing_of_the_engine() {
     );
 }
 
+type Ids<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+
 #[test]
 fn a_client_request_id_is_one_short_visible_text() {
     let longest = "x".repeat(128);
     let too_long = "x".repeat(129);
-    let cases: [(&[(&str, &str)], Option<&str>); 7] = [
+    let cases: [Ids<'_>; 7] = [
         (&[], None),
         (&[("x-request-id", "my-req-123")], Some("my-req-123")),
         (&[("x-request-id", &longest)], Some(&longest)),

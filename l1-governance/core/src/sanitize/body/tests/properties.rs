@@ -44,7 +44,7 @@ fn object(members: impl Iterator<Item = (String, String, &'static str)>) -> Stri
 }
 
 fn key() -> impl Strategy<Value = String> {
-    let reserved: Vec<&str> = super::super::fields::reserved().collect();
+    let reserved: Vec<&str> = fields::reserved().collect();
     let plain = [
         "role",
         "content",
@@ -132,7 +132,7 @@ fn reference_below(top: &str, tree: Tree) -> Tree {
                 });
             Tree::Object(kept.collect())
         }
-        other => other,
+        Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::String(_) => tree,
     }
 }
 
@@ -151,7 +151,7 @@ fn scalars(document: &Document<'_>) -> Vec<String> {
                 .members()
                 .for_each(|member| collect(member.value, into)),
             Kind::Null | Kind::Bool | Kind::Number | Kind::String => {
-                into.push(value.raw().to_owned())
+                into.push(value.raw().to_owned());
             }
         }
     }

@@ -72,10 +72,7 @@ const PLACES: &[&str] = &[
 const VALUES: &[&str] = &["-1", "\"x\"", "null", r#"{"priority":1}"#, "[1,{\"a\":2}]"];
 
 fn spellings(field: &str) -> Vec<String> {
-    let escaped: String = field
-        .chars()
-        .map(|c| format!("\\u{:04x}", c as u32))
-        .collect();
+    let escaped: Vec<String> = field.bytes().map(|byte| format!("\\u{byte:04x}")).collect();
     let last_escaped = format!(
         "{}\\u{:04X}",
         &field[..field.len() - 1],
@@ -86,7 +83,7 @@ fn spellings(field: &str) -> Vec<String> {
         field.to_uppercase(),
         field.replace('_', "-"),
         format!("{}{}", field[..1].to_uppercase(), &field[1..]),
-        escaped,
+        escaped.concat(),
         last_escaped,
     ]
 }
