@@ -1,1 +1,3 @@
 //! Sends load and measures it; the HTTP shell of the simulated engine.
+
+pub mod engine;

@@ -1,0 +1,473 @@
+//! The one task that owns the step model of an engine: steps it on real time, tells the responses.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use engine_model::{Engine, Event, Request, RequestId, Run};
+use rustc_hash::FxHashMap;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    config::EngineConfig,
+    fault::Faults,
+    flight::{End, Flight},
+    metrics::{Finished, Metrics},
+    record::{Outcome, Records, UsageRecord},
+};
+
+/// A step that ends sooner than this is not worth a timer, whose resolution is a millisecond.
+const WORTH_SLEEPING: Duration = Duration::from_micros(300);
+/// Behind by more than this the engine is late for good and does not try to catch up.
+const MAX_LAG: Duration = Duration::from_millis(500);
+
+/// The way into an engine: everything the HTTP side may do to it.
+pub(super) struct Runner {
+    pub(super) config: EngineConfig,
+    pub(super) faults: Arc<Faults>,
+    /// Locked for a push by requests and for a swap by the engine task between steps. Bounded by the
+    /// number of open connections.
+    inbox: Mutex<Inbox>,
+    arrived: Notify,
+    next_id: AtomicU64,
+    /// Locked by the engine task when a step ends and by scrapes.
+    metrics: Mutex<Metrics>,
+    /// Locked when a request ends and by `/sim/usage`.
+    records: Mutex<Records>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    submissions: Vec<Submission>,
+    aborts: Vec<RequestId>,
+    reset_cache: bool,
+    restart: bool,
+    /// Sequences the step in progress had no room for.
+    unplaced: u32,
+    /// Sequences in the engine.
+    inside: u32,
+}
+
+impl Inbox {
+    /// Whether the queue may grow. A request that arrives during a step does not count as queued as long
+    /// as the next step has a place for it.
+    fn has_room(&self, queue_limit: u32, max_sequences: u32) -> bool {
+        let arrived = self.submissions.len() as u32;
+        if self.unplaced > 0 {
+            return self.unplaced + arrived < queue_limit;
+        }
+        self.inside + arrived < max_sequences.saturating_add(queue_limit)
+    }
+}
+
+/// A sequence on its way into the engine.
+pub(super) struct Submission {
+    pub(super) request: Request,
+    pub(super) flight: Arc<Flight>,
+    pub(super) index: usize,
+    pub(super) shape: Shape,
+}
+
+/// Facts of a request that only metrics ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) streaming: bool,
+    pub(super) choices: u32,
+    pub(super) max_tokens: u32,
+    /// Ends because of its length and not by itself.
+    pub(super) ends_by_length: bool,
+}
+
+/// The queue is as long as it may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct QueueFull;
+
+impl Runner {
+    pub(super) fn new(config: EngineConfig, faults: Arc<Faults>) -> Self {
+        Self {
+            metrics: Mutex::new(Metrics::new(unix_seconds())),
+            config,
+            faults,
+            inbox: Mutex::default(),
+            arrived: Notify::new(),
+            next_id: AtomicU64::new(0),
+            records: Mutex::default(),
+        }
+    }
+
+    pub(super) fn next_id(&self) -> RequestId {
+        RequestId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Queues sequences, all or none.
+    pub(super) fn submit(&self, submissions: Vec<Submission>) -> Result<(), QueueFull> {
+        let mut inbox = self.inbox();
+        let max_sequences = self.config.step_model().max_sequences;
+        if self
+            .config
+            .queue_limit
+            .is_some_and(|limit| !inbox.has_room(limit, max_sequences))
+        {
+            drop(inbox);
+            self.metrics().rejected += 1;
+            return Err(QueueFull);
+        }
+        inbox.submissions.extend(submissions);
+        drop(inbox);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    pub(super) fn abort(&self, requests: &[RequestId]) {
+        self.inbox().aborts.extend_from_slice(requests);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn reset_cache(&self) {
+        self.inbox().reset_cache = true;
+        self.arrived.notify_one();
+    }
+
+    /// Begins again with an empty cache and no counters; everything in the engine is lost.
+    pub(super) fn restart(&self) {
+        self.inbox().restart = true;
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn metrics(&self) -> MutexGuard<'_, Metrics> {
+        self.metrics
+            .lock()
+            .expect("nobody panics while holding the metrics")
+    }
+
+    pub(super) fn records(&self) -> MutexGuard<'_, Records> {
+        self.records
+            .lock()
+            .expect("nobody panics while holding the records")
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox
+            .lock()
+            .expect("nobody panics while holding the inbox")
+    }
+}
+
+/// Steps until cancelled, then ends what is left as a server does that was told to stop.
+pub(super) async fn run(runner: Arc<Runner>, stop: CancellationToken) {
+    let mut task = Task::new(runner);
+    stop.run_until_cancelled(task.step_forever()).await;
+    task.take_inbox();
+    task.end_everything(End::Aborted);
+}
+
+/// A sequence in the engine.
+struct Live {
+    flight: Arc<Flight>,
+    index: usize,
+    shape: Shape,
+    prompt_tokens: u32,
+    cached_tokens: u32,
+    generated: u32,
+    preemptions: u32,
+    arrived: Instant,
+    admitted: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+struct Task {
+    runner: Arc<Runner>,
+    engine: Engine,
+    live: FxHashMap<RequestId, Live>,
+    /// Events of a step, copied so that the engine can be asked meanwhile.
+    events: Vec<Event>,
+    /// When the step before ended, exactly; `None` while idle.
+    clock: Option<Instant>,
+    decode_steps: u32,
+}
+
+impl Task {
+    fn new(runner: Arc<Runner>) -> Self {
+        Self {
+            engine: Engine::new(runner.config.step_model()),
+            runner,
+            live: FxHashMap::default(),
+            events: Vec::new(),
+            clock: None,
+            decode_steps: 0,
+        }
+    }
+
+    async fn step_forever(&mut self) {
+        loop {
+            self.take_inbox();
+            if let Some(until) = self.runner.faults.stalled() {
+                self.wait_out_stall(until).await;
+                continue;
+            }
+            let Some(run) = self.engine.begin(1) else {
+                self.clock = None;
+                self.runner.inbox().unplaced = 0;
+                self.publish(Renewal::Everything);
+                self.runner.arrived.notified().await;
+                continue;
+            };
+            self.runner.inbox().unplaced = self.engine.gauges().waiting;
+            let end = self.sleep_through(&run).await;
+            self.finish(&run, end);
+        }
+    }
+
+    /// Waits for the end of a step. Steps begin where the one before ended, not when a timer fired, so
+    /// the coarse timer does not slow the engine down; one that is behind catches up without sleeping.
+    async fn sleep_through(&mut self, run: &Run) -> Instant {
+        let now = Instant::now();
+        let scale = self.runner.faults.slowness() / self.runner.config.speed;
+        let mut end = self.clock.unwrap_or(now) + run.duration.mul_f64(scale);
+        if end + MAX_LAG < now {
+            end = now;
+        }
+        if end > now + WORTH_SLEEPING {
+            tokio::time::sleep_until(end).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+        self.clock = Some(end);
+        end
+    }
+
+    async fn wait_out_stall(&mut self, until: Option<std::time::Instant>) {
+        self.clock = None;
+        let until = until.map(Instant::from_std);
+        let expiry = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        // A fault that changes between looking and waiting is noticed a moment later.
+        let recheck = tokio::time::sleep(Duration::from_millis(50));
+        tokio::select! {
+            () = expiry => {}
+            () = self.runner.faults.changed() => {}
+            () = recheck => {}
+        }
+    }
+
+    fn take_inbox(&mut self) {
+        let inbox = {
+            let mut inbox = self.runner.inbox();
+            let (inside, unplaced) = (
+                inbox.inside + inbox.submissions.len() as u32,
+                inbox.unplaced,
+            );
+            std::mem::replace(
+                &mut *inbox,
+                Inbox {
+                    inside,
+                    unplaced,
+                    ..Inbox::default()
+                },
+            )
+        };
+        if inbox.restart {
+            self.begin_again();
+        }
+        if inbox.reset_cache {
+            self.engine.reset_cache();
+        }
+        for submission in inbox.submissions {
+            self.submit(submission);
+        }
+        for id in inbox.aborts {
+            self.engine.abort(id);
+            if let Some(live) = self.live.remove(&id) {
+                self.runner.metrics().disconnects += 1;
+                self.record(&live, Outcome::Aborted);
+            }
+        }
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let Submission {
+            request,
+            flight,
+            index,
+            shape,
+        } = submission;
+        let (id, prompt_tokens) = (request.id, request.prompt_tokens);
+        if let Err(refused) = self.engine.submit(request) {
+            tracing::warn!(%refused, "a request passed the length check and does not fit");
+            flight.update(index, |p| p.end = Some(End::Failed));
+            return;
+        }
+        let live = Live {
+            flight,
+            index,
+            shape,
+            prompt_tokens,
+            cached_tokens: 0,
+            generated: 0,
+            preemptions: 0,
+            arrived: Instant::now(),
+            admitted: None,
+            first_token: None,
+            last_token: None,
+        };
+        self.live.insert(id, live);
+    }
+
+    fn finish(&mut self, run: &Run, end: Instant) {
+        self.events.clear();
+        self.events.extend_from_slice(self.engine.finish());
+        let events = std::mem::take(&mut self.events);
+        let begin = end - run.duration.min(end.elapsed() + run.duration);
+        let mut prefilled = false;
+        for event in &events {
+            match *event {
+                Event::Admitted {
+                    request,
+                    cached_tokens,
+                } => {
+                    prefilled = true;
+                    self.admitted(request, cached_tokens, begin);
+                }
+                Event::Preempted { request } => {
+                    if let Some(live) = self.live.get_mut(&request) {
+                        live.preemptions += 1;
+                    }
+                }
+                Event::Tokens { request, total, .. } => self.tokens(request, total, end),
+                Event::Finished { request } => self.finished(request, end),
+            }
+        }
+        self.events = events;
+        self.runner
+            .metrics()
+            .iteration_tokens
+            .observe(run.tokens as f64);
+        self.publish(if prefilled {
+            Renewal::Everything
+        } else {
+            Renewal::Decoding
+        });
+    }
+
+    fn admitted(&mut self, request: RequestId, cached_tokens: u32, at: Instant) {
+        let Some(live) = self.live.get_mut(&request) else {
+            return;
+        };
+        live.admitted = Some(at.max(live.arrived));
+        live.cached_tokens = cached_tokens;
+        live.flight
+            .note(live.index, |p| p.cached_tokens = cached_tokens);
+    }
+
+    fn tokens(&mut self, request: RequestId, total: u32, now: Instant) {
+        let Some(live) = self.live.get_mut(&request) else {
+            return;
+        };
+        let before = live.last_token.replace(now);
+        if live.first_token.is_none() {
+            live.first_token = Some(now);
+        }
+        live.generated = total;
+        let mut metrics = self.runner.metrics();
+        let streaming = live.shape.streaming;
+        match before {
+            None => metrics.first_token(streaming, seconds(live.arrived, now)),
+            Some(before) => metrics.next_token(seconds(before, now)),
+        }
+        drop(metrics);
+        live.flight.update(live.index, |p| p.generated = total);
+    }
+
+    fn finished(&mut self, request: RequestId, now: Instant) {
+        let Some(live) = self.live.remove(&request) else {
+            return;
+        };
+        let admitted = live.admitted.unwrap_or(live.arrived);
+        let first = live.first_token.unwrap_or(now);
+        self.runner.metrics().finished(&Finished {
+            shape: live.shape,
+            prompt_tokens: live.prompt_tokens,
+            cached_tokens: live.cached_tokens,
+            generated: live.generated,
+            preemptions: live.preemptions,
+            queue: seconds(live.arrived, admitted),
+            prefill: seconds(admitted, first),
+            decode: seconds(first, now),
+        });
+        self.record(&live, Outcome::Finished);
+        live.flight
+            .update(live.index, |p| p.end = Some(End::Finished));
+    }
+
+    fn record(&self, live: &Live, outcome: Outcome) {
+        self.runner.records().add(UsageRecord {
+            id: live.flight.id.clone(),
+            model: live.flight.model.clone(),
+            sequence: live.index as u32,
+            prompt_tokens: live.prompt_tokens,
+            cached_tokens: live.cached_tokens,
+            generated_tokens: live.generated,
+            outcome,
+        });
+    }
+
+    fn publish(&mut self, renewal: Renewal) {
+        let gauges = self.engine.gauges();
+        self.runner.inbox().inside = self.live.len() as u32;
+        self.decode_steps += 1;
+        let mut metrics = self.runner.metrics();
+        metrics.counters = self.engine.counters();
+        // SGLang renews its gauges with prefill batches and every so many decoding steps only.
+        let renew = renewal == Renewal::Everything
+            || !self.runner.config.vocabulary.is_sglang()
+            || self.decode_steps >= self.runner.config.decode_log_interval;
+        if renew {
+            metrics.gauges = gauges;
+            self.decode_steps = 0;
+        }
+    }
+
+    fn begin_again(&mut self) {
+        self.end_everything(End::Failed);
+        self.engine = Engine::new(self.runner.config.step_model());
+        self.clock = None;
+        *self.runner.metrics() = Metrics::new(unix_seconds());
+        self.runner.inbox().unplaced = 0;
+    }
+
+    fn end_everything(&mut self, end: End) {
+        let mut live: Vec<(RequestId, Live)> = self.live.drain().collect();
+        live.sort_unstable_by_key(|(id, _)| *id);
+        for (_, live) in live {
+            self.record(&live, Outcome::Aborted);
+            live.flight.update(live.index, |p| p.end = Some(end));
+        }
+    }
+}
+
+/// Which gauges a step renews.
+#[derive(PartialEq, Eq)]
+enum Renewal {
+    Everything,
+    Decoding,
+}
+
+fn seconds(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64()
+}
+
+pub(super) fn unix_seconds() -> f64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0.0, |d| d.as_secs_f64())
+}
