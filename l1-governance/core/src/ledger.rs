@@ -36,7 +36,7 @@ pub use row::{
     AccountNo, AccountRow, AttemptRow, Effect, LegRow, PolicyNo, PolicyRow, State, Status,
     WindowRow,
 };
-pub use snapshot::Snapshot;
+pub use snapshot::{Inconsistent, Snapshot};
 
 use entry::Chain;
 
@@ -396,6 +396,8 @@ pub struct Ledger {
     /// Ended attempts in the order they ended; the oldest are forgotten first.
     ended: VecDeque<AttemptId>,
     refusals: FxHashMap<AttemptId, Refusal>,
+    /// The largest id that is in the database and not in memory; ids grow with time, so what is above is new.
+    horizon: Option<AttemptId>,
     due: BTreeSet<(UnixMs, AttemptId)>,
     effects: Vec<Effect>,
 }
@@ -413,6 +415,7 @@ impl Ledger {
             attempts: FxHashMap::default(),
             ended: VecDeque::new(),
             refusals: FxHashMap::default(),
+            horizon: None,
             due: BTreeSet::new(),
             effects: Vec::new(),
         }
@@ -585,9 +588,11 @@ impl Ledger {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether an attempt is remembered; if not, it may still be in the database.
-    pub fn knows(&self, attempt: &AttemptId) -> bool {
-        self.attempts.contains_key(attempt) || self.refusals.contains_key(attempt)
+    /// Whether an attempt that is not remembered may be in the database all the same: look there before using
+    /// its id.
+    pub fn may_be_forgotten(&self, attempt: &AttemptId) -> bool {
+        let old = self.horizon.is_some_and(|horizon| *attempt <= horizon);
+        old && !self.attempts.contains_key(attempt)
     }
 
     /// The row of a remembered attempt.

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use governance_context::TenantId;
+
 const MAX_BYTES: usize = 256;
+const MAX_LEVEL_BYTES: usize = 100;
 const MAX_DEPTH: usize = 8;
 
 /// What an account stands for.
@@ -62,7 +65,7 @@ pub struct AccountIdError {
     why: &'static str,
 }
 
-/// Names of `A-Z a-z 0-9 . _ - :` joined by `/`, at most 256 bytes and 8 levels.
+/// Names of `A-Z a-z 0-9 . _ - :` joined by `/`, at most 256 bytes and 8 levels of 100 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(Arc<str>);
 
@@ -83,6 +86,9 @@ impl AccountId {
         }
         if text.split('/').any(str::is_empty) {
             return refuse("a level is empty");
+        }
+        if text.split('/').any(|level| level.len() > MAX_LEVEL_BYTES) {
+            return refuse("a level is longer than 100 bytes");
         }
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-:/".contains(&b);
         if !text.bytes().all(allowed) {
@@ -108,6 +114,12 @@ impl AccountId {
         self.0
             .strip_prefix(&*ancestor.0)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// The tenant this account belongs to: its first level.
+    pub fn tenant(&self) -> TenantId {
+        let first = self.0.split('/').next().unwrap_or_default();
+        TenantId::new(first).expect("a level is 1 to 100 bytes of visible ASCII")
     }
 
     /// The text.

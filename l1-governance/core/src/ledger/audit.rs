@@ -12,6 +12,9 @@ use crate::account::{Tier, UnixMs};
 /// Violations told in full; more are only counted.
 const MAX_TOLD: usize = 100;
 
+/// How late a resolution may be seen: it is decided at once and written with the next commit.
+const LATE_MS: u64 = 60_000;
+
 /// The invariants of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Invariant {
@@ -366,7 +369,7 @@ impl Auditor {
         gauge.attempts += 1;
         gauge.held = gauge.held.saturating_add(held);
         gauge.first_due = Some(gauge.first_due.map_or(due, |first| first.min(due)));
-        if due < self.now {
+        if due.plus(LATE_MS) < self.now {
             self.violated(Invariant::UnknownInTime, || format!("attempt {id}"));
         }
     }

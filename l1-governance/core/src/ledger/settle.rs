@@ -204,6 +204,7 @@ impl Ledger {
             if let Some(oldest) = self.ended.pop_front() {
                 self.attempts.remove(&oldest);
                 self.refusals.remove(&oldest);
+                self.horizon = self.horizon.max(Some(oldest));
             }
         }
     }

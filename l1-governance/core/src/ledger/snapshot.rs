@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use governance_context::AttemptId;
+
 use super::entry::{Chain, Hash};
 use super::row::{AccountRow, AttemptRow, LegRow, PolicyRow, State, WindowRow};
 use super::{Account, Attempt, Config, Counters, Ledger, Policy, Reason};
@@ -18,6 +20,8 @@ pub struct Snapshot {
     pub windows: Vec<WindowRow>,
     /// All open ones, and the newest of the ended ones in the order they ended.
     pub attempts: Vec<AttemptRow>,
+    /// The largest id of an attempt that is in the database and not among `attempts`.
+    pub horizon: Option<AttemptId>,
     /// Those of open attempts.
     pub legs: Vec<LegRow>,
     /// Number and hash of the last entry.
@@ -36,6 +40,7 @@ impl Ledger {
     pub fn restore(config: Config, snapshot: Snapshot) -> Result<Ledger, Inconsistent> {
         let mut ledger = Ledger::new(config);
         ledger.now = snapshot.at;
+        ledger.horizon = snapshot.horizon;
         ledger.chain = Chain {
             seq: snapshot.head.0,
             hash: snapshot.head.1,
@@ -62,7 +67,7 @@ impl Ledger {
     /// Every attempt that counts as sent belonged to a process that is gone: its end is unknown.
     pub fn disown(&mut self, now: UnixMs) {
         self.advance(now);
-        let sent = |id: &super::AttemptId| {
+        let sent = |id: &AttemptId| {
             self.attempts
                 .get(id)
                 .is_some_and(|a| a.row.state == State::Sent)
