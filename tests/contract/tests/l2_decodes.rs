@@ -18,7 +18,7 @@ fn golden(name: &str) -> String {
 }
 
 fn pool() -> PoolName {
-    PoolName::new("main").unwrap()
+    PoolName::new("main").expect("a name")
 }
 
 #[test]
