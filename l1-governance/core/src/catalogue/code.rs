@@ -187,7 +187,7 @@ impl Code {
                 retry: Retry::Never,
                 meaning: "There is no such path",
                 fixer: Fixer::Caller,
-                how: "Check the base URL: it ends in `/v1` for `OpenAI` clients and without it for Anthropic clients.",
+                how: "Check the base URL: it ends in `/v1` for OpenAI clients and without it for Anthropic clients.",
             },
             Self::MethodNotAllowed => Fact {
                 code: "method_not_allowed",
