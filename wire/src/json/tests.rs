@@ -232,13 +232,14 @@ fn duplicate_keys_are_refused_at_any_depth_and_through_escapes() {
 }
 
 #[test]
-fn one_duplicate_among_a_hundred_thousand_keys_is_found() {
+fn the_first_duplicate_among_a_hundred_thousand_keys_is_found() {
     let mut keys: Vec<String> = (0..100_000)
         .map(|number| format!("\"key{number}\":0"))
         .collect();
     let text = |keys: &[String]| format!("{{{}}}", keys.join(","));
     assert!(parse(&text(&keys)).is_ok());
     keys[77_777] = r#""\u006bey123":0"#.into();
+    keys[88_888] = r#""key5":0"#.into();
     let text = text(&keys);
     let offset = text.find(r"\u006b").expect("it was just put there") - 1;
     let key = "key123".to_owned();

@@ -580,6 +580,55 @@ fn output_after_the_last_report_is_noticed() {
 }
 
 #[test]
+fn error_objects_are_found_in_every_shape() {
+    let sglang = fixture!("sglang-0.5.23/err-bad-temperature.body");
+    let sglang = std::str::from_utf8(sglang).expect("text");
+    for (route, data, status) in [
+        (Route::ChatCompletions, sglang, Some(400)),
+        (
+            Route::Completions,
+            r#"{"error":{"message":"x","code":503}}"#,
+            Some(503),
+        ),
+        (
+            Route::Completions,
+            r#"{"error":{"code":"rate_limited"}}"#,
+            None,
+        ),
+        (Route::Completions, r#"{"error":{"code":7}}"#, None),
+        (Route::ChatCompletions, r#"{"error":"Unauthorized"}"#, None),
+        (
+            Route::Messages,
+            r#"{"type":"error","error":{"type":"x"}}"#,
+            None,
+        ),
+        (Route::Responses, r#"{"type":"error","code":"500"}"#, None),
+    ] {
+        let error = stream_fact(&route, None, data.as_bytes()).error;
+        assert_eq!(error.map(|error| error.status), Some(status), "{data}");
+    }
+    for data in [
+        r#"{"error":null,"choices":[]}"#,
+        r#"{"object":"chat.completion.chunk","code":500}"#,
+    ] {
+        assert_eq!(
+            stream_fact(&Route::ChatCompletions, None, data.as_bytes()).error,
+            None,
+            "{data}"
+        );
+    }
+}
+
+#[test]
+fn reports_that_are_cut_off_are_none() {
+    let whole = r#"{"type":"message_delta","usage":{"input_tokens":12,"output_tokens":34}}"#;
+    for length in 0..whole.len() - 1 {
+        let fact = stream_fact(&Route::Messages, None, &whole.as_bytes()[..length]);
+        assert_eq!(fact.usage, None, "{length}");
+    }
+}
+
+#[test]
 fn the_text_of_an_error_is_not_output() {
     let data = br#"{"error":{"message":"x","code":500},"choices":[{"delta":{"content":"internal error"}}]}"#;
     let mut meter = Meter::new();

@@ -13,8 +13,8 @@ struct Script<'a>(std::slice::Iter<'a, u8>);
 impl Script<'_> {
     fn change(&mut self) -> Change {
         match self.0.next() {
-            Some(0..=60) => Change::Remove,
-            Some(61..=100) => Change::Replace,
+            Some(0..=110) => Change::Remove,
+            Some(111..=140) => Change::Replace,
             _ => Change::Keep,
         }
     }
@@ -169,6 +169,19 @@ fn white_space_and_spellings_outside_edits_are_kept() {
         assert_eq!(apply(text, script), expected, "{script:?}");
     }
     assert_eq!(apply("{ }", &["+a=1"]), r#"{"a":1 }"#);
+}
+
+#[test]
+fn neighbours_are_removed_together_whatever_is_removed_inside_them() {
+    let text = r#"{"a":1,"b":{"x":1,"y":2},"c":3}"#;
+    let document = parse(text).expect("valid");
+    let root = document.root();
+    let inner = root.get("b").expect("b");
+    let mut edits = Edits::new();
+    edits.remove(&inner.member("x").expect("x"));
+    edits.remove(&root.member("b").expect("b"));
+    edits.remove(&root.member("c").expect("c"));
+    assert_eq!(edits.apply(text.as_bytes()), br#"{"a":1}"#);
 }
 
 #[test]
