@@ -1,0 +1,498 @@
+//! One request through L1, in order: who asks, what for, may they, does it fit, go.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use governance_context::{RequestId, names};
+use governance_core::catalogue::{Answer as Fault, Code};
+use governance_core::sanitize::headers;
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING,
+};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use inference_wire::route::{self, Family, Route};
+use ledger_store::{SqliteLedger, Unavailable};
+use tokio::time::Instant;
+
+use crate::admission::{self, Admitted};
+use crate::answer;
+use crate::body::{Body, BoxError};
+use crate::call::{Allowance, call, guarded};
+use crate::config::{Config, Timeouts};
+use crate::cors;
+use crate::exchange::{Exchange, route_name};
+use crate::idempotency;
+use crate::identity::{Owners, Principal};
+use crate::metered::{First, Metered};
+use crate::models;
+use crate::record::{Identity, Record};
+use crate::respond::{self, RateHeaders, Refused};
+use crate::scheduler::Scheduler;
+use crate::server::AmbiguousLength;
+use crate::shared::{Parts, Shared, new_request_id};
+use crate::start::{self, StartError};
+
+/// L1: judges, reserves, passes on, meters, settles. Cheap to clone.
+pub struct Governance<S: Scheduler> {
+    pub(crate) shared: Arc<Shared>,
+    scheduler: Arc<S>,
+}
+
+impl<S: Scheduler> Clone for Governance<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            scheduler: Arc::clone(&self.scheduler),
+        }
+    }
+}
+
+/// Where a judged request goes on.
+enum Judged {
+    /// It is answered here.
+    Answered(Response<Body>),
+    /// It goes to L2.
+    Admitted(Box<Admitted>),
+}
+
+impl<S: Scheduler> Governance<S> {
+    /// Declares the accounts and takes over the keys of the configuration in `ledger`, and is then
+    /// ready for requests.
+    pub async fn new(
+        config: Config,
+        ledger: SqliteLedger,
+        scheduler: S,
+    ) -> Result<Self, StartError> {
+        let book = start::book(&config)?;
+        let cache_key = start::cache_key(&config)?;
+        let admin_token = match &config.admin_token {
+            Some(source) => Some(start::read(source, "admin_token")?),
+            None => None,
+        };
+        let mut owners = Owners::of(&config);
+        start::declare(&config, &ledger).await?;
+        start::import_keys(&config, &ledger, &mut owners).await?;
+        let scheduler = Arc::new(scheduler);
+        let asked = Arc::clone(&scheduler);
+        let shared = Shared::new(Parts {
+            config,
+            ledger,
+            book,
+            owners,
+            cache_key,
+            admin_token: admin_token.map(|token| blake3::hash(token.as_bytes())),
+            work_done: Box::new(move |attempt| asked.work_done(attempt)),
+        });
+        Ok(Self { shared, scheduler })
+    }
+
+    /// Answers one request of a client. Never fails: every failure is an answer.
+    pub async fn handle<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let id = new_request_id();
+        let started = Instant::now();
+        let family = route::family(request.uri().path());
+        let allowed = &self.shared.config.allowed_origins;
+        let origin = cors::allowed_origin(allowed, request.headers());
+        let head = request.method() == Method::HEAD;
+        let answered = guarded(self.answer(id, request)).await;
+        let mut response =
+            answered.unwrap_or_else(|| Refused::from(Code::Internal).into_response(family, &id));
+        self.sign_off(&mut response, id, family, started);
+        if let Some(origin) = origin {
+            cors::expose(response.headers_mut(), origin);
+        }
+        if head {
+            let length = http_body::Body::size_hint(response.body())
+                .exact()
+                .unwrap_or(0);
+            response
+                .headers_mut()
+                .insert(CONTENT_LENGTH, HeaderValue::from(length));
+            *response.body_mut() = Body::empty();
+        }
+        response
+    }
+
+    /// The decision record of a request, while it is remembered.
+    pub fn record(&self, request: &RequestId) -> Option<Arc<Record>> {
+        self.shared.ring.get(request)
+    }
+
+    /// The newest decision records, newest first.
+    pub fn records(&self, count: usize) -> Vec<Arc<Record>> {
+        self.shared.ring.latest(count)
+    }
+
+    /// Appends the metrics in the text format of Prometheus, without the closing `# EOF`.
+    pub fn encode_metrics(&self, out: &mut String) {
+        self.shared.metrics.encode(out);
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// From now on every new request is refused with `shutting_down`; running ones go on.
+    pub fn refuse_new(&self) {
+        self.shared.refuse_new();
+    }
+
+    /// Refuses new requests and returns once everything that was settled so far is on disk.
+    pub async fn drain(&self) -> Result<(), Unavailable> {
+        self.refuse_new();
+        self.shared.ledger.flush().await
+    }
+
+    pub(crate) fn timeouts(&self) -> Timeouts {
+        self.shared.config.timeouts
+    }
+
+    /// What every answer has.
+    fn sign_off(
+        &self,
+        response: &mut Response<Body>,
+        id: RequestId,
+        family: Family,
+        started: Instant,
+    ) {
+        let text = id.to_string();
+        let headers = response.headers_mut();
+        respond::set(headers, names::REQUEST_ID, &text);
+        if family == Family::Anthropic {
+            respond::set(headers, "request-id", &text);
+        }
+        let took = started.elapsed().as_millis();
+        respond::set(headers, "openai-processing-ms", &took.to_string());
+    }
+
+    async fn answer<B>(&self, id: RequestId, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        if let Some(response) = self.probe(&request) {
+            return response;
+        }
+        let path = request.uri().path();
+        let (route, family) = (route::route(path), route::family(path));
+        let mut exchange = Exchange::begin(&self.shared, id, route_name(route.as_ref()));
+        match self.judge(&mut exchange, route.as_ref(), request).await {
+            Ok(Judged::Answered(response)) => {
+                exchange.answered(response.status().as_u16(), "ok");
+                response
+            }
+            Ok(Judged::Admitted(admitted)) => {
+                let route = route.expect("only known routes are admitted");
+                Box::pin(self.carry_out(exchange, route, *admitted)).await
+            }
+            Err(refused) => refuse(exchange, refused, family),
+        }
+    }
+
+    /// Liveness and readiness: no key, no record.
+    fn probe<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let ready = match request.uri().path() {
+            "/livez" => true,
+            "/readyz" => !self.shared.is_draining(),
+            _ => return None,
+        };
+        let mut response = Response::new(Body::from(Bytes::from_static(if ready {
+            b"ok\n"
+        } else {
+            b"shutting down\n"
+        })));
+        if !ready {
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        Some(response)
+    }
+
+    async fn judge<B>(
+        &self,
+        exchange: &mut Exchange,
+        route: Option<&Route>,
+        request: Request<B>,
+    ) -> Result<Judged, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let (head, body) = request.into_parts();
+        if self.shared.is_draining() {
+            let fault = Fault::new(Code::ShuttingDown).retry_after_ms(1000);
+            return Err(Refused::from(fault).closing());
+        }
+        if is_ambiguous(&head) {
+            let what =
+                "The request states its length twice, as content-length and as transfer-encoding";
+            return Err(Refused::what(Code::InvalidRequest, what).closing());
+        }
+        exchange.record.client_request_id =
+            headers::client_request_id(&head.headers).map(str::to_owned);
+        if cors::is_preflight(&head.method, &head.headers) {
+            return self.preflight(route, &head.headers).map(Judged::Answered);
+        }
+        let principal = self.authenticate(&head)?;
+        exchange.record.identity = Some(identity(&principal));
+        let route = route.ok_or(Code::NotFound)?;
+        if !route.allows(head.method.as_str()) {
+            let mut refused = Refused::from(Code::MethodNotAllowed);
+            refused.allow = Some(route.methods());
+            return Err(refused);
+        }
+        match route {
+            Route::Models => return Ok(Judged::Answered(models::list(&self.shared, &principal))),
+            Route::Model(name) => {
+                return models::one(&self.shared, &principal, name).map(Judged::Answered);
+            }
+            _ => {}
+        }
+        if let Some(key) = head.headers.get("idempotency-key") {
+            self.claim(exchange, &principal, key)?;
+        }
+        acceptable(&head.headers)?;
+        let raw = self.read(&head.headers, body).await?;
+        let admitted = admission::admit(exchange, &principal, route, &head.headers, &raw).await?;
+        Ok(Judged::Admitted(Box::new(admitted)))
+    }
+
+    pub(crate) fn authenticate(
+        &self,
+        head: &http::request::Parts,
+    ) -> Result<Arc<Principal>, Refused> {
+        let credential = headers::credential(&head.headers, head.uri.query());
+        let credential = credential.map_err(|_| Refused::from(Code::InvalidApiKey))?;
+        let record = self.shared.ledger.authenticate(credential.reveal());
+        let principal = record.and_then(|record| self.shared.owners.resolve(&record));
+        principal.ok_or_else(|| Code::InvalidApiKey.into())
+    }
+
+    fn preflight(
+        &self,
+        route: Option<&Route>,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Refused> {
+        let Some(route) = route else {
+            return Err(Code::NotFound.into());
+        };
+        let allowed = &self.shared.config.allowed_origins;
+        if cors::allowed_origin(allowed, headers).is_none() {
+            let what = if allowed.is_empty() {
+                "Calls from browsers are switched off here (governance.cors.allowed_origins is empty)"
+            } else {
+                "Calls from this origin are not allowed (governance.cors.allowed_origins does not list it)"
+            };
+            return Err(Refused::what(Code::Forbidden, what));
+        }
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        cors::allow_call(response.headers_mut(), &route.methods().join(", "));
+        Ok(response)
+    }
+
+    fn claim(
+        &self,
+        exchange: &mut Exchange,
+        principal: &Principal,
+        key: &HeaderValue,
+    ) -> Result<(), Refused> {
+        let text = key
+            .to_str()
+            .ok()
+            .filter(|key| (1..=idempotency::MOST_BYTES).contains(&key.len()));
+        let text = text.ok_or_else(|| {
+            Refused::what(
+                Code::InvalidRequest,
+                "The idempotency-key header must be 1 to 255 visible characters",
+            )
+        })?;
+        let claim = self.shared.running.claim(principal.key, text);
+        exchange.keep_claim(claim.map_err(|_| Refused::from(Code::InProgress))?);
+        Ok(())
+    }
+
+    /// Reads the body, within its limits of size and time.
+    async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Bytes, Refused>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let most = self.shared.config.sizes.body;
+        let announced = headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok());
+        if announced
+            .and_then(|length| length.parse::<u64>().ok())
+            .is_some_and(|length| length > most as u64)
+        {
+            return Err(too_large(most));
+        }
+        let limit = self.shared.config.timeouts.body_read;
+        match tokio::time::timeout(limit, Box::pin(collect(body, most))).await {
+            Ok(read) => read,
+            Err(_) => Err(Refused::from(Fault::new(Code::RequestTimeout)).closing()),
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        mut exchange: Exchange,
+        route: Route,
+        admitted: Admitted,
+    ) -> Response<Body> {
+        let Admitted {
+            context,
+            request,
+            stream,
+            wanted,
+            clamped,
+            rates,
+        } = admitted;
+        let config = &self.shared.config;
+        let allowance = Allowance {
+            silence: config.timeouts.answer,
+            bytes: config.sizes.answer,
+        };
+        let call = call(Arc::clone(&self.scheduler), context, request, allowance);
+        exchange.dispatched();
+        let grace = config
+            .timeouts
+            .keep_alive_grace
+            .saturating_sub(exchange.elapsed());
+        let family = route.family();
+        let mut metered = Metered::new(exchange, call, route.clone(), wanted);
+        let first = {
+            let first = std::future::poll_fn(|context| metered.poll_first(context));
+            if stream {
+                tokio::time::timeout(grace, first).await.ok()
+            } else {
+                Some(first.await)
+            }
+        };
+        let mut response = match first {
+            None => {
+                metered.greet();
+                stream_response(metered)
+            }
+            Some(First::Data) => stream_response(metered),
+            Some(First::Refused(refused)) => refuse(metered.into_exchange(), refused, family),
+            Some(First::Whole(parts, bytes)) => {
+                let mut exchange = metered.into_exchange();
+                match answer::whole(&mut exchange, &route, parts, bytes) {
+                    Ok(response) => response,
+                    Err(refused) => refuse(exchange, refused, family),
+                }
+            }
+        };
+        tell(response.headers_mut(), &rates, clamped);
+        response
+    }
+}
+
+fn stream_response(mut metered: Metered) -> Response<Body> {
+    metered.exchange().status_sent(200);
+    let mut response = Response::new(Body::stream(metered));
+    respond::stream_headers(response.headers_mut());
+    response
+}
+
+fn refuse(mut exchange: Exchange, refused: Refused, family: Family) -> Response<Body> {
+    exchange.refused(&refused);
+    refused.into_response(family, &exchange.record.request)
+}
+
+fn tell(headers: &mut HeaderMap, rates: &RateHeaders, clamped: Option<u64>) {
+    rates.write(headers);
+    if let Some(bound) = clamped {
+        headers.insert(names::CLAMPED, HeaderValue::from(bound));
+    }
+}
+
+fn identity(principal: &Principal) -> Identity {
+    Identity {
+        tenant: principal.tenant.to_string(),
+        project: principal.project.clone(),
+        user: principal.user.clone(),
+        key: principal.key.to_string(),
+    }
+}
+
+fn is_ambiguous(head: &http::request::Parts) -> bool {
+    head.extensions.get::<AmbiguousLength>().is_some()
+        || (head.headers.contains_key(CONTENT_LENGTH)
+            && head.headers.contains_key(TRANSFER_ENCODING))
+}
+
+/// Plain JSON, as far as the headers say.
+fn acceptable(headers: &HeaderMap) -> Result<(), Refused> {
+    let mut encoded = headers.get_all(CONTENT_ENCODING).iter();
+    if encoded.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        let what = "Compressed request bodies are not read here";
+        return Err(Refused::what(Code::UnsupportedMediaType, what));
+    }
+    let Some(kind) = headers.get(CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let kind = kind.to_str().unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    let json = essence.eq_ignore_ascii_case("application/json")
+        || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if json {
+        Ok(())
+    } else {
+        Err(Code::UnsupportedMediaType.into())
+    }
+}
+
+fn too_large(most: usize) -> Refused {
+    let what = format!("The body is larger than {most} bytes");
+    Refused::what(Code::RequestTooLarge, what).closing()
+}
+
+/// Collects a body of at most `most` bytes. A body of one piece is not copied.
+async fn collect<B>(body: B, most: usize) -> Result<Bytes, Refused>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let mut body = std::pin::pin!(body);
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| broken(&error.into()))?;
+        // Trailers carry nothing that is read here.
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if first.len() + rest.len() + data.len() > most {
+            return Err(too_large(most));
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.extend_from_slice(&std::mem::take(&mut first));
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() {
+        first
+    } else {
+        rest.freeze()
+    })
+}
+
+fn broken(error: &BoxError) -> Refused {
+    tracing::debug!(%error, "a request body broke off");
+    Refused::what(Code::InvalidRequest, "The body broke off before its end").closing()
+}

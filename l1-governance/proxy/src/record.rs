@@ -1,0 +1,220 @@
+//! The decision record of a request: who asked, which limits were consulted, what was held, how it
+//! ended. Never a prompt, never a secret. The last few thousand are kept.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use governance_context::{AttemptId, MicroWtu, PolicyVersion, RequestId};
+use serde::Serialize;
+
+/// Why one request went the way it did, as far as L1 decided it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// The request, as `x-request-id` names it.
+    pub request: RequestId,
+    /// The id the client gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_request_id: Option<String>,
+    /// When it arrived, in milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// Which API call.
+    pub route: &'static str,
+    /// Which model it was answered for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Whether the answer is a stream.
+    pub streaming: bool,
+    /// Who asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// The policy the decisions were made with.
+    pub policy_version: PolicyVersion,
+    /// The limits consulted.
+    pub limits: Vec<Consulted>,
+    /// What was set aside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reservation>,
+    /// How the hold ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settlement: Option<Settlement>,
+    /// How the request ended; absent while it is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Why it was refused and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<RefusalNote>,
+    /// Fields and headers removed from the request, by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// What L2 said about the attempt.
+    pub scheduling: Scheduling,
+    /// How long the parts took.
+    pub timing: Timing,
+}
+
+/// Who asked. The key is named by its public part.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identity {
+    /// The tenant.
+    pub tenant: String,
+    /// The project.
+    pub project: String,
+    /// The user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The key's public part.
+    pub key: String,
+}
+
+/// One limit that was consulted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Consulted {
+    /// Whose limit.
+    pub account: String,
+    /// Which one.
+    pub name: String,
+    /// A, B or D.
+    pub tier: &'static str,
+    /// requests, concurrency, uwtu or tokens.
+    pub unit: &'static str,
+    /// The limit; absent when it is only counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// Used up by finished requests.
+    pub used: u64,
+    /// Held for open ones, this one included.
+    pub held: u64,
+    /// When it starts over, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resets_at_unix_ms: Option<u64>,
+}
+
+/// What was set aside before the request was passed on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reservation {
+    /// The attempt it is for.
+    pub attempt: AttemptId,
+    /// Prompt tokens assumed.
+    pub prompt_tokens: u64,
+    /// The most output tokens, over all choices.
+    pub output_bound: u64,
+    /// The bound the caller asked for, when it had to be lowered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clamped_from: Option<u64>,
+    /// Micro-WTU held.
+    pub held_uwtu: MicroWtu,
+}
+
+/// How a hold ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Settlement {
+    /// committed, released or unknown.
+    pub state: &'static str,
+    /// Prompt tokens.
+    pub prompt_tokens: u64,
+    /// Of these, found in a cache.
+    pub cached_tokens: u64,
+    /// Output tokens.
+    pub output_tokens: u64,
+    /// Micro-WTU charged.
+    pub charged_uwtu: MicroWtu,
+    /// Whether tokens were counted here because the engine did not say.
+    pub estimated: bool,
+    /// Why this end was chosen.
+    pub reason: &'static str,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The status of the answer; 0 when none was sent.
+    pub status: u16,
+    /// `ok` or an error code.
+    pub code: String,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, Serialize)]
+pub struct RefusalNote {
+    /// The error code.
+    pub code: String,
+    /// What the caller was told.
+    pub message: String,
+    /// Who can do what about it.
+    pub what_to_do: String,
+}
+
+/// What L2 said about the attempt.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Scheduling {
+    /// The endpoint's alias.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// How long it waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_ms: Option<u64>,
+}
+
+/// How long the parts took, in microseconds from the arrival.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Timing {
+    /// Until it was passed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admitted_us: Option<u64>,
+    /// Until the first data of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_data_us: Option<u64>,
+    /// Until the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_us: Option<u64>,
+}
+
+/// The last records. A mutex, because every connection writes one small value per request and a
+/// channel would only add a task that does the same.
+pub(crate) struct Ring {
+    inner: Mutex<Inner>,
+    capacity: usize,
+}
+
+#[derive(Default)]
+struct Inner {
+    order: VecDeque<RequestId>,
+    records: BTreeMap<RequestId, Arc<Record>>,
+}
+
+impl Ring {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            inner: Mutex::default(),
+            capacity,
+        }
+    }
+
+    /// Keeps a record, in place of an earlier one of the same request.
+    pub(crate) fn put(&self, record: Arc<Record>) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = record.request;
+        if inner.records.insert(request, record).is_some() {
+            return;
+        }
+        inner.order.push_back(request);
+        if inner.order.len() > self.capacity
+            && let Some(oldest) = inner.order.pop_front()
+        {
+            inner.records.remove(&oldest);
+        }
+    }
+
+    pub(crate) fn get(&self, request: &RequestId) -> Option<Arc<Record>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.records.get(request).cloned()
+    }
+
+    pub(crate) fn latest(&self, count: usize) -> Vec<Arc<Record>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = inner.order.iter().rev().take(count);
+        recent
+            .filter_map(|request| inner.records.get(request).cloned())
+            .collect()
+    }
+}

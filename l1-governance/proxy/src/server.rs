@@ -1,0 +1,193 @@
+//! The client listener: accepts connections, hands requests to [`Governance`], drains on shutdown.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::governance::Governance;
+use crate::scheduler::Scheduler;
+
+mod head_watch;
+#[cfg(test)]
+mod tests;
+
+use head_watch::{Framing, HeadWatch};
+
+/// After this many bytes in one header block the HTTP library answers 431.
+const MAX_HEADERS: usize = 128;
+/// Out of file descriptors and the like: wait for some to come back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Marks a request whose head stated its length twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AmbiguousLength;
+
+/// Serves clients until `shutdown` resolves; then takes no new request, lets open answers finish
+/// for at most `drain_limit`, cuts what is left, and waits until every hold is settled.
+pub async fn serve<S: Scheduler>(
+    listener: TcpListener,
+    governance: Governance<S>,
+    shutdown: impl Future<Output = ()>,
+    drain_limit: Duration,
+) {
+    let connections = TaskTracker::new();
+    let (graceful, cut) = (CancellationToken::new(), CancellationToken::new());
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let (tasks, governance) = (connections.clone(), governance.clone());
+                    connections.spawn(connection(stream, governance, tasks, graceful.clone(), cut.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    governance.refuse_new();
+    graceful.cancel();
+    connections.close();
+    if tokio::time::timeout(drain_limit, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            open = connections.len(),
+            "the drain limit has passed: cutting open answers"
+        );
+        cut.cancel();
+        connections.wait().await;
+    }
+    if let Err(error) = governance.drain().await {
+        tracing::error!(%error, "the ledger did not confirm the last settlements");
+    }
+}
+
+async fn connection<S: Scheduler>(
+    stream: TcpStream,
+    governance: Governance<S>,
+    tasks: TaskTracker,
+    graceful: CancellationToken,
+    cut: CancellationToken,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot switch off Nagle's algorithm");
+    }
+    let timeouts = governance.timeouts();
+    let (io, framing) = HeadWatch::new(stream, timeouts.header_read);
+    let service =
+        service_fn(move |request| answer(governance.clone(), Arc::clone(&framing), request));
+    let mut builder = auto::Builder::new(Tracked(tasks));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // Its clock also runs between requests, so it is the idle limit; HeadWatch has the head's.
+        .header_read_timeout(timeouts.idle.max(timeouts.header_read))
+        .half_close(true)
+        .pipeline_flush(true)
+        .max_headers(MAX_HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(Some(timeouts.idle))
+        .max_concurrent_streams(256);
+    let connection = builder.serve_connection(TokioIo::new(io), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        biased;
+        () = cut.cancelled() => return,
+        result = connection.as_mut() => return closed(result),
+        () = graceful.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        biased;
+        () = cut.cancelled() => {}
+        result = connection => closed(result),
+    }
+}
+
+/// Runs the streams of an HTTP/2 connection where shutdown waits for them.
+#[derive(Clone)]
+struct Tracked(TaskTracker);
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Tracked {
+    fn execute(&self, future: F) {
+        self.0.spawn(future);
+    }
+}
+
+fn closed<E: std::fmt::Display>(result: Result<(), E>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "a client connection ended early");
+    }
+}
+
+async fn answer<S: Scheduler>(
+    governance: Governance<S>,
+    framing: Arc<Framing>,
+    mut request: http::Request<Incoming>,
+) -> Result<http::Response<crate::Body>, Infallible> {
+    if framing.take_ambiguous() {
+        request.extensions_mut().insert(AmbiguousLength);
+    }
+    let request = request.map(|body| Watched::new(body, framing));
+    Ok(Box::pin(governance.handle(request)).await)
+}
+
+/// A request body that tells the watcher of heads when it has ended.
+struct Watched {
+    body: Incoming,
+    framing: Arc<Framing>,
+}
+
+impl Watched {
+    fn new(body: Incoming, framing: Arc<Framing>) -> Self {
+        if http_body::Body::is_end_stream(&body) {
+            framing.expect_head();
+        }
+        Self { body, framing }
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.framing.expect_head();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,217 @@
+//! Watches the bytes of a connection for two things the HTTP library does not report: a request
+//! head that states its length twice (`content-length` and `transfer-encoding`), and a head that
+//! arrives too slowly. It parses nothing else and changes no byte.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use memchr::memmem;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// A head longer than this is the HTTP library's to refuse.
+const HEAD_CAP: usize = 64 * 1024;
+
+/// What the watcher and the request handler of one connection tell each other.
+#[derive(Default)]
+pub(super) struct Framing {
+    /// The head just passed on had two lengths.
+    ambiguous: AtomicBool,
+    /// The next byte starts a new head.
+    head_next: AtomicBool,
+}
+
+impl Framing {
+    pub(super) fn take_ambiguous(&self) -> bool {
+        self.ambiguous.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn expect_head(&self) {
+        self.head_next.store(true, Ordering::Release);
+    }
+}
+
+pub(super) struct HeadWatch<T> {
+    io: T,
+    framing: Arc<Framing>,
+    head: Head,
+    limit: Duration,
+}
+
+enum Head {
+    /// No byte of it has arrived.
+    Awaited,
+    /// Some bytes arrived; the rest is due.
+    Partial {
+        seen: Vec<u8>,
+        deadline: Pin<Box<Sleep>>,
+    },
+    /// It has passed: what follows is a body, or HTTP/2.
+    Passed,
+}
+
+impl<T> HeadWatch<T> {
+    pub(super) fn new(io: T, limit: Duration) -> (Self, Arc<Framing>) {
+        let framing = Arc::new(Framing::default());
+        let watch = Self {
+            io,
+            framing: Arc::clone(&framing),
+            head: Head::Awaited,
+            limit,
+        };
+        (watch, framing)
+    }
+
+    fn observe(&mut self, bytes: &[u8]) {
+        if self.framing.head_next.swap(false, Ordering::AcqRel) {
+            self.head = Head::Awaited;
+        }
+        match &mut self.head {
+            Head::Passed => {}
+            Head::Awaited => match judge(bytes) {
+                Some(verdict) => self.pass(verdict),
+                None => {
+                    let deadline = Box::pin(tokio::time::sleep(self.limit));
+                    self.head = Head::Partial {
+                        seen: bytes.to_vec(),
+                        deadline,
+                    };
+                }
+            },
+            Head::Partial { seen, .. } => {
+                seen.extend_from_slice(bytes);
+                if let Some(verdict) = judge(seen) {
+                    self.pass(verdict);
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, verdict: Verdict) {
+        self.head = Head::Passed;
+        self.framing
+            .ambiguous
+            .store(verdict == Verdict::TwoLengths, Ordering::Release);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Fine,
+    TwoLengths,
+}
+
+/// `None` while the head is incomplete.
+fn judge(bytes: &[u8]) -> Option<Verdict> {
+    if bytes.starts_with(b"PRI * HTTP/2") || bytes.len() > HEAD_CAP {
+        return Some(Verdict::Fine);
+    }
+    let end = memmem::find(bytes, b"\r\n\r\n").or_else(|| memmem::find(bytes, b"\n\n"))?;
+    let (mut length, mut encoding) = (false, false);
+    for line in bytes[..end].split(|byte| *byte == b'\n').skip(1) {
+        let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+        length |= name.eq_ignore_ascii_case(b"content-length");
+        encoding |= name.eq_ignore_ascii_case(b"transfer-encoding");
+    }
+    Some(if length && encoding {
+        Verdict::TwoLengths
+    } else {
+        Verdict::Fine
+    })
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for HeadWatch<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.io).poll_read(context, buffer) {
+            Poll::Ready(Ok(())) => {
+                if buffer.filled().len() > before {
+                    self.observe(&buffer.filled()[before..]);
+                }
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => match &mut self.head {
+                Head::Partial { deadline, .. } => deadline
+                    .as_mut()
+                    .poll(context)
+                    .map(|()| Err(io::Error::from(io::ErrorKind::TimedOut))),
+                Head::Awaited | Head::Passed => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_lengths_are_noticed_whatever_their_order_and_case() {
+        for (head, verdict) in [
+            ("POST / HTTP/1.1\r\nhost: a\r\n", None),
+            (
+                "POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc",
+                Some(Verdict::Fine),
+            ),
+            (
+                "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n",
+                Some(Verdict::Fine),
+            ),
+            (
+                "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+                Some(Verdict::TwoLengths),
+            ),
+            (
+                "POST / HTTP/1.1\r\nTRANSFER-ENCODING: chunked\r\ncontent-length: 3\r\n\r\n",
+                Some(Verdict::TwoLengths),
+            ),
+            (
+                "POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\ntransfer-encoding: x\n\n",
+                Some(Verdict::Fine),
+            ),
+            ("PRI * HTTP/2.0\r\n", Some(Verdict::Fine)),
+        ] {
+            assert_eq!(judge(head.as_bytes()), verdict, "{head}");
+        }
+    }
+}

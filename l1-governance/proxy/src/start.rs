@@ -1,0 +1,262 @@
+//! From a configuration to a running L1: declares accounts, takes over the keys of the file, builds
+//! the price book. Either all of it works or nothing starts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use governance_core::account::{AccountId, Kind, PolicySpec, UnixMs};
+use governance_core::keys::{KeyText, PublicPart, Scope};
+use governance_core::price::{
+    Book, BookBuilder, BookError, ContextBand, GroupName, PicoPerToken, PriceVersion, Priced,
+    Ratios, Sanity,
+};
+use governance_core::sanitize::CacheKey;
+use ledger_store::{
+    By, Declaration, KeyError, KeyRecord, NewKey, ScopeChange, SqliteLedger, Unavailable,
+};
+
+use crate::config::{Config, KeyConfig, Limit, SecretSource};
+use crate::identity::{FROM_CONFIG, Owners};
+
+/// Why L1 did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A secret is not where the configuration says.
+    #[error("{what}: cannot read the secret from {place}: {why}")]
+    Secret {
+        /// What the secret is for.
+        what: String,
+        /// Where it should be.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A key file does not hold a key.
+    #[error(
+        "{0}: not a virtual key; it must read hp-<12 letters and digits>-<16 to 128 letters and digits>, as `headpond key create` makes them"
+    )]
+    NotAKey(String),
+    /// Two keys of the file are one.
+    #[error("{0} and {1} are the same key; give each its own")]
+    SameKey(String, String),
+    /// The ledger knows the key as somebody else's.
+    #[error(
+        "{key}: the ledger knows this key as one of account {owner}; make a new key in place of moving it"
+    )]
+    Moved {
+        /// Which key.
+        key: String,
+        /// Whose it is.
+        owner: AccountId,
+    },
+    /// The prices do not make a book.
+    #[error("the price book is not valid")]
+    Prices(#[from] BookError),
+    /// The ledger refused an account or a key.
+    #[error("{what}: the ledger refused it")]
+    Ledger {
+        /// Which account or key.
+        what: String,
+        /// Why.
+        #[source]
+        source: KeyError,
+    },
+    /// The ledger does not answer.
+    #[error("the ledger does not answer")]
+    Unavailable(#[from] Unavailable),
+}
+
+/// Prices and ratios of the configuration, in force from the beginning of time.
+pub(crate) fn book(config: &Config) -> Result<Book, BookError> {
+    // The configuration bounds rates at one WTU per token.
+    let sanity = Sanity {
+        max_rate: PicoPerToken(1_000_000_000_000),
+        ..Sanity::default()
+    };
+    let mut builder = BookBuilder::new(sanity).unpriced(config.no_price);
+    let (version, effective) = (PriceVersion(1), UnixMs(0));
+    for model in config.models.iter() {
+        if let Some(rates) = model.price {
+            let bands = Arc::from([ContextBand { up_to: None, rates }]);
+            builder = builder.price(
+                &model.name,
+                Priced {
+                    version,
+                    effective,
+                    bands,
+                },
+            )?;
+        }
+    }
+    let groups = config.tenants.iter();
+    let groups = groups.map(|tenant| (GroupName(tenant.name.as_str().into()), tenant.ratio));
+    let ratios = Ratios {
+        version,
+        effective,
+        groups: groups.collect(),
+        bands: BTreeMap::new(),
+    };
+    Ok(builder.ratios(ratios)?.build())
+}
+
+pub(crate) fn cache_key(config: &Config) -> Result<CacheKey, StartError> {
+    match &config.installation_secret {
+        Some(source) => Ok(CacheKey::new(
+            read(source, "installation_secret")?.as_bytes(),
+        )),
+        None => {
+            let random: [u8; 32] = rand::random();
+            Ok(CacheKey::new(&random))
+        }
+    }
+}
+
+/// Declares every account of the configuration with its limits.
+pub(crate) async fn declare(config: &Config, ledger: &SqliteLedger) -> Result<(), StartError> {
+    let mut accounts = Vec::new();
+    let mut add = |account: AccountId, kind, limits: &[Limit]| {
+        let policies = policies(limits);
+        accounts.push(Declaration {
+            account,
+            kind,
+            policies,
+        });
+    };
+    for tenant in &config.tenants {
+        add(tenant.account(), Kind::Tenant, &tenant.limits);
+        for project in &tenant.projects {
+            add(project.account(tenant), Kind::Project, &project.limits);
+            for user in &project.users {
+                add(user.account(tenant, project), Kind::User, &user.limits);
+            }
+        }
+    }
+    let declared = ledger.declare(accounts).await;
+    declared.map_err(|source| StartError::Ledger {
+        what: "the accounts of the configuration".to_owned(),
+        source,
+    })
+}
+
+fn policies(limits: &[Limit]) -> Vec<PolicySpec> {
+    limits.iter().filter_map(Limit::policy).cloned().collect()
+}
+
+/// Takes over the keys of the file, as the file says now.
+pub(crate) async fn import_keys(
+    config: &Config,
+    ledger: &SqliteLedger,
+    owners: &mut Owners,
+) -> Result<(), StartError> {
+    let mut seen: BTreeMap<PublicPart, String> = BTreeMap::new();
+    for tenant in &config.tenants {
+        for project in &tenant.projects {
+            for key in &project.keys {
+                let what = format!("key {}/{}/{}", tenant.name, project.name, key.name);
+                let text = read(&key.secret, &what)?;
+                let text =
+                    KeyText::parse(&text).ok_or_else(|| StartError::NotAKey(what.clone()))?;
+                if let Some(other) = seen.insert(text.public(), what.clone()) {
+                    return Err(StartError::SameKey(other, what));
+                }
+                let owner = key.owner(tenant, project);
+                let record = import_key(ledger, text, owner, key, &what).await?;
+                if !key.limits.is_empty() {
+                    limit_key(ledger, &record, key, &what).await?;
+                    owners.key_limits(record.account.clone(), &key.limits);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn import_key(
+    ledger: &SqliteLedger,
+    text: KeyText,
+    owner: AccountId,
+    key: &KeyConfig,
+    what: &str,
+) -> Result<Arc<KeyRecord>, StartError> {
+    let refused = |source| StartError::Ledger {
+        what: what.to_owned(),
+        source,
+    };
+    let scope = Scope {
+        models: key.models.clone(),
+        budget: None,
+        expires: key
+            .expires_unix_s
+            .map(|seconds| UnixMs(seconds.saturating_mul(1000))),
+        role: key.role,
+    };
+    let name = format!("{FROM_CONFIG}{}", key.name);
+    let new = NewKey {
+        owner: owner.clone(),
+        name,
+        scope: scope.clone(),
+    };
+    let record = ledger.import_key(text, new).await.map_err(refused)?;
+    if record.owner != owner {
+        return Err(StartError::Moved {
+            key: what.to_owned(),
+            owner: record.owner.clone(),
+        });
+    }
+    if record.revoked.is_none() && record.scope != scope {
+        let change = ScopeChange {
+            public: record.public,
+            version: record.version,
+            scope,
+        };
+        match ledger.update_keys(By::Operator, vec![change]).await {
+            Ok(()) => {}
+            Err(KeyError::Over) => tracing::warn!(key = what, "the key has expired"),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Ok(record)
+}
+
+async fn limit_key(
+    ledger: &SqliteLedger,
+    record: &KeyRecord,
+    key: &KeyConfig,
+    what: &str,
+) -> Result<(), StartError> {
+    let account = record.account.clone();
+    let declaration = Declaration {
+        account,
+        kind: Kind::Key,
+        policies: policies(&key.limits),
+    };
+    let declared = ledger.declare(vec![declaration]).await;
+    declared.map_err(|source| StartError::Ledger {
+        what: what.to_owned(),
+        source,
+    })
+}
+
+/// Reads a secret from where the configuration says it is.
+pub(crate) fn read(source: &SecretSource, what: &str) -> Result<String, StartError> {
+    let (place, found) = match source {
+        SecretSource::File(path) => (
+            path.display().to_string(),
+            std::fs::read_to_string(path).map_err(|error| error.to_string()),
+        ),
+        SecretSource::Env(name) => (
+            format!("the environment variable {name}"),
+            std::env::var(name).map_err(|error| error.to_string()),
+        ),
+    };
+    let refuse = |why: String| StartError::Secret {
+        what: what.to_owned(),
+        place,
+        why,
+    };
+    match found {
+        Ok(text) if text.trim().is_empty() => Err(refuse("it is empty".to_owned())),
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(why) => Err(refuse(why)),
+    }
+}
