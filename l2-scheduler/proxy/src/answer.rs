@@ -47,8 +47,9 @@ pub(crate) enum Code {
     UpstreamError,
     UpstreamTimeout,
     ContextInvalid,
-    ReservedHeader,
+    InvalidRequest,
     InvalidJson,
+    DuplicateKey,
     RequestTooLarge,
     NotFound,
     ModelNotFound,
@@ -65,8 +66,9 @@ impl Code {
             Self::UpstreamError => "upstream_error",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::ContextInvalid => "context_invalid",
-            Self::ReservedHeader => "reserved_header",
+            Self::InvalidRequest => "invalid_request",
             Self::InvalidJson => "invalid_json",
+            Self::DuplicateKey => "duplicate_key",
             Self::RequestTooLarge => "request_too_large",
             Self::NotFound => "not_found",
             Self::ModelNotFound => "model_not_found",
@@ -81,7 +83,9 @@ impl Code {
             Self::UpstreamError => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::ContextInvalid => StatusCode::UNAUTHORIZED,
-            Self::ReservedHeader | Self::InvalidJson => StatusCode::BAD_REQUEST,
+            Self::InvalidRequest | Self::InvalidJson | Self::DuplicateKey => {
+                StatusCode::BAD_REQUEST
+            }
             Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotFound | Self::ModelNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,

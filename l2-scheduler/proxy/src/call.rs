@@ -12,6 +12,7 @@ use governance_context::{AttemptId, Context, Work, names};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use inference_wire::json::JsonError;
 use inference_wire::route::Route;
 use inference_wire::usage;
 use scheduler_core::{EndpointId, Refusal, RefusalKind, Timestamp};
@@ -71,7 +72,7 @@ impl Call {
     ) -> Result<Self, Problem> {
         let (head, body) = request.into_parts();
         let facts = Facts::read(&route, &body, context.cache_domain.as_str())
-            .map_err(|error| Problem::new(Code::InvalidJson, error.to_string()))?;
+            .map_err(|error| unreadable(&error))?;
         let journey = Journey::new(Arc::clone(shared), context, &route, &facts);
         Ok(Self {
             request: scheduler_request(shared, context, facts, body.len(), journey.arrived()),
@@ -94,7 +95,7 @@ impl Call {
         match self.ask_around().await {
             Ok(response) => response,
             Err((outcome, problem)) => {
-                self.journey_mut().ends_as(outcome, Some(problem.code));
+                self.journey_mut().over(outcome, Some(problem.code));
                 problem.with_work(self.work).into_response()
             }
         }
@@ -258,6 +259,18 @@ impl Call {
     fn journey_mut(&mut self) -> &mut Journey {
         self.journey.as_mut().expect("a call is answered once")
     }
+}
+
+fn unreadable(error: &JsonError) -> Problem {
+    let code = match error {
+        JsonError::DuplicateKey { .. } => Code::DuplicateKey,
+        JsonError::Syntax { .. }
+        | JsonError::Utf8 { .. }
+        | JsonError::TooDeep { .. }
+        | JsonError::TooComplex { .. }
+        | JsonError::TooLong { .. } => Code::InvalidJson,
+    };
+    Problem::new(code, error.to_string())
 }
 
 fn scheduler_request(

@@ -33,7 +33,7 @@ impl SchedulerProxy {
                 return self.refuse(Problem::new(Code::RequestTooLarge, message));
             }
             Err(Unread::Broken) => {
-                return self.refuse(Problem::new(Code::InvalidJson, "the body ended early"));
+                return self.refuse(Problem::new(Code::InvalidRequest, "the body ended early"));
             }
         };
         match self.context(&head.headers, &body) {

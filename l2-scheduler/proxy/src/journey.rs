@@ -177,23 +177,22 @@ impl Journey {
         }
     }
 
-    /// How the call will have ended when this is dropped.
-    pub(crate) fn ends_as(&mut self, outcome: &'static str, reason: Option<Code>) {
-        if let Some(record) = &mut self.record {
+    /// The call has ended; the first to say so is believed.
+    pub(crate) fn over(&mut self, outcome: &'static str, reason: Option<Code>) {
+        self.attempt_ended(AttemptEnd::ClientClosed, None);
+        if let Some(mut record) = self.record.take() {
             record.outcome = outcome;
             record.reason = reason.map(Code::as_str);
+            record.duration_ms = ms(self.shared.dispatcher.now().since(self.arrived));
+            self.shared.metrics.request(outcome);
+            self.shared.records.push(record);
         }
     }
 }
 
 impl Drop for Journey {
     fn drop(&mut self) {
-        self.attempt_ended(AttemptEnd::ClientClosed, None);
-        if let Some(mut record) = self.record.take() {
-            record.duration_ms = ms(self.shared.dispatcher.now().since(self.arrived));
-            self.shared.metrics.request(record.outcome);
-            self.shared.records.push(record);
-        }
+        self.over("client_closed", None);
     }
 }
 

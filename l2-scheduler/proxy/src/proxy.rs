@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine_telemetry::{Scraper, Target};
 use governance_context::{Context, RequestId, Verifier};
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use inference_wire::route::{Route, route};
 use scheduler_core::{
     EndpointId, EndpointSpec, EndpointState, Input, Pool, PoolConfig, PoolSnapshot,
@@ -116,8 +116,7 @@ impl SchedulerProxy {
             return self.refuse(Problem::new(Code::NotFound, "this path is not served"));
         };
         if !route.allows(request.method().as_str()) {
-            let allowed = route.methods().join(", ");
-            return self.refuse(Problem::new(Code::MethodNotAllowed, format!("use {allowed}")));
+            return self.refuse_method(&route);
         }
         if let Route::Models | Route::Model(_) = route {
             return models::answer(&self.0, &route).await;
@@ -175,6 +174,15 @@ impl SchedulerProxy {
             self.0.metrics.context_refused(rejection.reason());
             rejection.problem()
         })
+    }
+
+    fn refuse_method(&self, route: &Route) -> Response<Body> {
+        let allowed = route.methods().join(", ");
+        let message = format!("this path takes {allowed}");
+        let mut response = self.refuse(Problem::new(Code::MethodNotAllowed, message));
+        let allowed = HeaderValue::try_from(allowed).expect("methods are visible ASCII");
+        response.headers_mut().insert(header::ALLOW, allowed);
+        response
     }
 
     pub(crate) fn refuse(&self, problem: Problem) -> Response<Body> {

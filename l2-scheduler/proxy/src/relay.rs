@@ -223,7 +223,7 @@ impl Relay {
             AttemptEnd::Failed => self.journey.attempt_ended(end, Some("error_in_stream")),
             _ => self.journey.attempt_ended(end, None),
         }
-        self.journey.ends_as(outcome(end), None);
+        self.journey.over(outcome(end), None);
     }
 
     fn broken(&mut self, cause: &'static str) {
@@ -239,7 +239,7 @@ impl Relay {
             }
         };
         self.journey.attempt_ended(AttemptEnd::Failed, Some(cause));
-        self.journey.ends_as("interrupted", Some(Code::UpstreamError));
+        self.journey.over("interrupted", Some(Code::UpstreamError));
     }
 }
 
@@ -251,7 +251,7 @@ impl Drop for Relay {
             if stream.watch.meter().done() {
                 let end = stream.end(&mut self.journey);
                 self.journey.attempt_ended(end, None);
-                self.journey.ends_as(outcome(end), None);
+                self.journey.over(outcome(end), None);
             }
         }
     }

@@ -98,7 +98,7 @@ impl Rejection {
                 "a signed context is required; send requests through L1, or set `untrusted: lowest`",
             ),
             Self::Duplicate(name) => Problem::new(
-                Code::ReservedHeader,
+                Code::InvalidRequest,
                 format!("the header {name} is reserved and must not be repeated"),
             ),
         }
@@ -162,6 +162,3 @@ fn random() -> [u8; 10] {
     random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
     random
 }
-
-#[cfg(test)]
-mod tests;

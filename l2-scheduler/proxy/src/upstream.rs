@@ -152,11 +152,6 @@ impl Upstream {
         });
     }
 
-    #[cfg(test)]
-    pub(crate) fn idle_connections(&self) -> usize {
-        self.idle.lock().expect("no panic happens under this lock").len()
-    }
-
     fn answer(self: &Arc<Self>, response: Response<Incoming>, sender: Sender) -> Answer {
         let (head, body) = response.into_parts();
         Answer {

@@ -1,6 +1,9 @@
 //! The whole proxy against scripted engines on real sockets.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+mod endurance;
+mod entry;
+mod front;
 mod relaying;
 mod retries;
 mod rig;
