@@ -1,3 +1,4 @@
 //! Sends load and measures it; the HTTP shell of the simulated engine.
 
+pub mod drive;
 pub mod engine;

@@ -1,0 +1,244 @@
+//! What a load found, as a table and as JSON. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// Version of the JSON form: raised when a field changes its meaning or goes, not when one is added.
+pub const SCHEMA: &str = "headpond.load/1";
+
+/// What the figures mean.
+pub const DEFINITIONS: &str = "\
+All times count from the intended time of a request (when the schedule wanted it sent) and are given as they would be
+at speed 1. Only complete answers have latencies.
+TTFT      intended time to the first event with output (headers do not count: servers send them before admission)
+TPOT      (last output - first output) / (output tokens - 1), answers of two tokens or more
+E2E       intended time to the last byte
+goodput   requests that met their targets / requests offered, except those whose client left on purpose;
+          refused, failed and late ones count against it. TPOT is judged for answers of 16 tokens or more
+hit ratio cached prompt tokens / prompt tokens, both as the engine reports them in usage
+refused   answers with an error status, by status and code
+failed    connect, timeout, cut (connection or stream ended early), error_in_stream, unreadable
+lag       how late the generator itself sent a request, in real time";
+
+/// The report of one load.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    pub schema: &'static str,
+    pub verdict: Verdict,
+    pub load: String,
+    pub target: String,
+    pub speed: f64,
+    pub seed: u64,
+    pub slo: String,
+    pub offered: u64,
+    pub completed: u64,
+    /// Clients that left on purpose.
+    pub left: u64,
+    /// By status and code.
+    pub refused: BTreeMap<String, u64>,
+    /// By kind.
+    pub failed: BTreeMap<String, u64>,
+    /// Lateness of the generator, in real time.
+    pub lag_s: Option<Quantiles>,
+    /// Absent unless the verdict is valid: figures of a load that was not sent as planned are not reported.
+    pub figures: Option<Figures>,
+}
+
+/// Whether the load was sent as planned.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Verdict {
+    Valid,
+    /// The generator was later than its bound; its machine is too busy, or the bound on requests in flight was hit.
+    Lagged {
+        p99_s: f64,
+        bound_s: f64,
+    },
+    /// Nothing was offered.
+    Empty,
+}
+
+/// What the clients saw.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Figures {
+    pub duration_s: f64,
+    pub offered_per_s: f64,
+    pub goodput: Option<f64>,
+    pub ttft_s: Option<Quantiles>,
+    pub tpot_s: Option<Quantiles>,
+    pub e2e_s: Option<Quantiles>,
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub hit_ratio: Option<f64>,
+    pub output_tokens: u64,
+    pub output_tokens_per_s: f64,
+    pub tenants: BTreeMap<String, TenantFigures>,
+}
+
+/// The share of one tenant in it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TenantFigures {
+    pub offered: u64,
+    pub completed: u64,
+    pub refused: u64,
+    pub failed: u64,
+    pub left: u64,
+    pub goodput: Option<f64>,
+    pub output_tokens: u64,
+    pub ttft_s: Option<Quantiles>,
+}
+
+/// A distribution of times in seconds, exact to three digits.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Quantiles {
+    pub count: u64,
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub mean: f64,
+    pub max: f64,
+}
+
+impl Report {
+    /// Whether the figures stand.
+    pub fn is_valid(&self) -> bool {
+        self.verdict == Verdict::Valid
+    }
+
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report is plain data")
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Valid => write!(formatter, "valid"),
+            Self::Lagged { p99_s, bound_s } => write!(
+                formatter,
+                "INVALID: the generator lagged its own schedule by {:.1} ms (p99, bound {:.1} ms), so this was not the \
+                 load asked for. Use a less busy machine, a lower rate or speed, or more requests in flight",
+                p99_s * 1e3,
+                bound_s * 1e3
+            ),
+            Self::Empty => write!(formatter, "INVALID: no request was offered"),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            formatter,
+            "load      {} to {}, seed {}, speed {}",
+            self.load, self.target, self.seed, self.speed
+        )?;
+        writeln!(
+            formatter,
+            "offered   {}   completed {}   refused {}   failed {}   left {}",
+            self.offered,
+            self.completed,
+            self.refused.values().sum::<u64>(),
+            self.failed.values().sum::<u64>(),
+            self.left
+        )?;
+        counts(formatter, "refused", &self.refused)?;
+        counts(formatter, "failed", &self.failed)?;
+        if let Some(figures) = &self.figures {
+            write!(formatter, "{figures}")?;
+            writeln!(formatter, "targets   {}", self.slo)?;
+        }
+        if let Some(lag) = &self.lag_s {
+            writeln!(
+                formatter,
+                "lag       p50 {:.1} ms   p99 {:.1} ms   max {:.1} ms",
+                lag.p50 * 1e3,
+                lag.p99 * 1e3,
+                lag.max * 1e3
+            )?;
+        }
+        writeln!(formatter, "verdict   {}", self.verdict)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "goodput   {} of offered", percent(self.goodput))?;
+        writeln!(
+            formatter,
+            "{:<10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "", "p50", "p90", "p99", "mean", "max"
+        )?;
+        quantiles(formatter, "TTFT s", self.ttft_s.as_ref(), 1.0)?;
+        quantiles(formatter, "TPOT ms", self.tpot_s.as_ref(), 1e3)?;
+        quantiles(formatter, "E2E s", self.e2e_s.as_ref(), 1.0)?;
+        writeln!(
+            formatter,
+            "tokens    {} prompt, {} of them cached   {} output, {:.0}/s",
+            self.prompt_tokens,
+            percent(self.hit_ratio),
+            self.output_tokens,
+            self.output_tokens_per_s
+        )?;
+        writeln!(
+            formatter,
+            "time      {:.1} s, {:.2} requests/s offered",
+            self.duration_s, self.offered_per_s
+        )?;
+        if self.tenants.len() > 1 {
+            self.tenants
+                .iter()
+                .try_for_each(|(name, tenant)| tenant.row(formatter, name))?;
+        }
+        Ok(())
+    }
+}
+
+impl TenantFigures {
+    fn row(&self, formatter: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+        let ttft = self.ttft_s.map_or_else(String::new, |ttft| {
+            format!("   TTFT p50 {:.3} p90 {:.3} s", ttft.p50, ttft.p90)
+        });
+        writeln!(
+            formatter,
+            "tenant    {name}: offered {}   completed {}   refused {}   failed {}   goodput {}{ttft}",
+            self.offered,
+            self.completed,
+            self.refused,
+            self.failed,
+            percent(self.goodput)
+        )
+    }
+}
+
+fn counts(
+    formatter: &mut fmt::Formatter<'_>,
+    name: &str,
+    counts: &BTreeMap<String, u64>,
+) -> fmt::Result {
+    counts
+        .iter()
+        .try_for_each(|(code, count)| writeln!(formatter, "{name:<10}{count:>8}  {code}"))
+}
+
+fn quantiles(
+    formatter: &mut fmt::Formatter<'_>,
+    name: &str,
+    times: Option<&Quantiles>,
+    unit: f64,
+) -> fmt::Result {
+    let Some(times) = times else {
+        return writeln!(formatter, "{name:<10}{:>10}", "-");
+    };
+    write!(formatter, "{name:<10}")?;
+    for time in [times.p50, times.p90, times.p99, times.mean, times.max] {
+        write!(formatter, "{:>10.3}", time * unit)?;
+    }
+    writeln!(formatter)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+}

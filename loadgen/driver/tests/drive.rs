@@ -1,0 +1,382 @@
+//! The load generator against a stub that misbehaves on purpose and against the simulated engine.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine_model::Profile;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use loadgen::drive::{
+    self, Api, Bounds, Delivery, DriveError, OutputLength, Plan, Progress, Report, Slo, Tenant,
+    Verdict,
+};
+use loadgen::engine::{EngineConfig, SimEngine};
+use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
+use workload::schedule::{Generated, Limits, Requests, Schedule};
+use workload::trace::Embedded;
+use workload::{Arrivals, Factor, Lengths, Mix, Rate};
+
+type StubBody = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+
+/// A server with one connection counter; the tenant's key says how it answers.
+struct Stub {
+    url: String,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Stub {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (tracker, counter) = (TaskTracker::new(), Arc::clone(&connections));
+        let serving = tracker.clone();
+        tracker.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+                serving.spawn(
+                    http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service_fn(answer)),
+                );
+            }
+        });
+        Self { url, connections }
+    }
+}
+
+async fn answer(request: Request<Incoming>) -> Result<Response<StubBody>, Infallible> {
+    let key = request
+        .headers()
+        .get("authorization")
+        .and_then(|key| key.to_str().ok())
+        .unwrap_or("")
+        .to_owned();
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
+    let asked: serde_json::Value = serde_json::from_slice(&body).expect("the generator sends JSON");
+    Ok(match key.as_str() {
+        "Bearer stream" => stream(&asked, usize::MAX),
+        "Bearer cut" => stream(&asked, 40),
+        "Bearer full" => refusal(StatusCode::TOO_MANY_REQUESTS, Some("queue_full"), "{}"),
+        "Bearer quota" => refusal(
+            StatusCode::TOO_MANY_REQUESTS,
+            None,
+            r#"{"error":{"type":"insufficient_quota","code":"wtu_exhausted"}}"#,
+        ),
+        "Bearer whole" => whole(
+            r#"{"choices":[],"usage":{"prompt_tokens":40,"completion_tokens":5}}"#,
+            "application/json",
+        ),
+        "Bearer hang" => std::future::pending().await,
+        _ => refusal(StatusCode::UNAUTHORIZED, None, "who are you"),
+    })
+}
+
+fn refusal(status: StatusCode, reason: Option<&str>, body: &'static str) -> Response<StubBody> {
+    let mut response = whole(body, "application/json");
+    *response.status_mut() = status;
+    if let Some(reason) = reason {
+        response
+            .headers_mut()
+            .insert("x-headpond-reason", reason.parse().expect("a header value"));
+    }
+    response
+}
+
+fn whole(body: &'static str, kind: &'static str) -> Response<StubBody> {
+    let body = Full::from(body).boxed_unsync();
+    Response::builder()
+        .header("content-type", kind)
+        .body(body)
+        .expect("valid")
+}
+
+/// As many events as tokens were asked for, in pieces of seven bytes; only the first `most` bytes of it.
+fn stream(asked: &serde_json::Value, most: usize) -> Response<StubBody> {
+    let tokens = asked["max_tokens"].as_u64().expect("asked for");
+    let prompt = asked["messages"][0]["content"]
+        .as_str()
+        .expect("a prompt")
+        .len()
+        / 4;
+    let event = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
+    let usage = format!(
+        "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{tokens},\
+         \"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}}}\n\ndata: [DONE]\n\n",
+        prompt / 2
+    );
+    let mut text = (event.repeat(tokens as usize) + &usage).into_bytes();
+    text.truncate(most);
+    let pieces: Vec<_> = text
+        .chunks(7)
+        .map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece))))
+        .collect();
+    let body = Pieces(pieces.into_iter()).boxed_unsync();
+    Response::builder()
+        .header("content-type", "text/event-stream; charset=utf-8")
+        .body(body)
+        .expect("valid")
+}
+
+struct Pieces(std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>);
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        std::task::Poll::Ready(self.0.next())
+    }
+}
+
+/// `keys` are tenants of the same name, asked in turn at random.
+fn plan(url: &str, keys: &[&str], requests: u64) -> Plan {
+    let generated = Generated {
+        input: Lengths::Fixed(40),
+        output: Lengths::Fixed(20),
+        shared_tokens: 0,
+        groups: 1,
+    };
+    let limits = Limits {
+        requests: Some(requests),
+        duration: None,
+    };
+    let arrivals = Arrivals::Poisson(Rate::new(400.0).expect("in range"));
+    let tenants = keys.iter().map(|&key| {
+        (
+            Tenant {
+                name: key.to_owned(),
+                key: drive::ApiKey::new(key),
+            },
+            1,
+        )
+    });
+    Plan {
+        name: "test".to_owned(),
+        target: url.parse().expect("valid"),
+        tenants: Mix::new(tenants).expect("some keys"),
+        models: "demo".parse().expect("one"),
+        schedule: Schedule::new(arrivals, Requests::Generated(generated), limits, 7)
+            .expect("limited"),
+        speed: 1.0,
+        seed: 7,
+        api: Api::Chat,
+        delivery: Delivery::Stream,
+        output_length: OutputLength::Exact,
+        cancel: 0.0,
+        slo: Slo::Fixed {
+            ttft: Duration::from_mins(1),
+            tpot: Duration::from_mins(1),
+        },
+        // Tests share their machine with others; only the test of the lag is about time.
+        bounds: Bounds {
+            lag: Duration::from_hours(1),
+            ..Bounds::at_speed(1.0)
+        },
+    }
+}
+
+async fn run(plan: Plan) -> Report {
+    drive::run(plan, Progress::Silent)
+        .await
+        .expect("a plan that can be sent")
+}
+
+#[tokio::test]
+async fn answers_refusals_and_failures_are_told_apart() {
+    let stub = Stub::start().await;
+    let report = run(plan(
+        &stub.url,
+        &["stream", "cut", "full", "quota", "none"],
+        200,
+    ))
+    .await;
+    let figures = report.figures.as_ref().expect("valid");
+    let of = |tenant: &str| &figures.tenants[tenant];
+    assert_eq!(report.offered, 200);
+    assert_eq!(
+        (of("stream").completed, of("stream").goodput),
+        (of("stream").offered, Some(1.0))
+    );
+    assert_eq!(report.failed.get("cut"), Some(&of("cut").offered));
+    assert_eq!(
+        report.refused.get("429 queue_full"),
+        Some(&of("full").offered)
+    );
+    assert_eq!(
+        report.refused.get("429 wtu_exhausted"),
+        Some(&of("quota").offered)
+    );
+    assert_eq!(report.refused.get("401 no_code"), Some(&of("none").offered));
+    assert_eq!(
+        report.completed + report.refused.values().sum::<u64>() + report.failed["cut"],
+        200
+    );
+    assert_eq!(figures.output_tokens, 20 * report.completed);
+    assert_eq!(figures.hit_ratio, Some(0.5));
+}
+
+#[tokio::test]
+async fn connections_are_kept() {
+    let stub = Stub::start().await;
+    let mut plan = plan(&stub.url, &["stream", "full"], 100);
+    plan.bounds.in_flight = 3;
+    let report = run(plan).await;
+    assert_eq!(report.completed + report.refused["429 queue_full"], 100);
+    let connections = stub.connections.load(Ordering::Relaxed);
+    assert!(
+        connections <= 3,
+        "{connections} connections for 3 requests in flight"
+    );
+}
+
+#[tokio::test]
+async fn whole_answers_are_read_too() {
+    let stub = Stub::start().await;
+    let report = run(Plan {
+        delivery: Delivery::Whole,
+        ..plan(&stub.url, &["whole"], 20)
+    })
+    .await;
+    let figures = report.figures.expect("valid");
+    assert_eq!(
+        (report.completed, figures.output_tokens, figures.goodput),
+        (20, 100, Some(1.0))
+    );
+    assert!(figures.ttft_s.is_none() && figures.e2e_s.is_some());
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_or_hangs_is_reported_and_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let gone = format!("http://{}", listener.local_addr().expect("bound"));
+    drop(listener);
+    assert_eq!(
+        run(plan(&gone, &["stream"], 5)).await.failed.get("connect"),
+        Some(&5)
+    );
+    let stub = Stub::start().await;
+    let mut plan = plan(&stub.url, &["hang"], 5);
+    plan.bounds.timeout = Duration::from_millis(30);
+    assert_eq!(run(plan).await.failed.get("timeout"), Some(&5));
+}
+
+#[tokio::test]
+async fn a_generator_that_cannot_keep_its_schedule_refuses_to_report() {
+    let stub = Stub::start().await;
+    let mut plan = plan(&stub.url, &["hang"], 4);
+    plan.bounds = Bounds {
+        in_flight: 1,
+        timeout: Duration::from_millis(50),
+        lag: Duration::from_millis(20),
+    };
+    let report = run(plan).await;
+    assert!(matches!(report.verdict, Verdict::Lagged { .. }), "{report}");
+    assert!(report.figures.is_none());
+}
+
+#[tokio::test]
+async fn clients_leave_in_the_middle() {
+    let stub = Stub::start().await;
+    let report = run(Plan {
+        cancel: 0.5,
+        ..plan(&stub.url, &["stream"], 200)
+    })
+    .await;
+    assert!((60..=140).contains(&report.left), "{report}");
+    assert_eq!(report.left + report.completed, 200);
+    assert_eq!(report.figures.expect("valid").goodput, Some(1.0));
+}
+
+#[tokio::test]
+async fn plans_that_mean_nothing_are_refused() {
+    let nowhere = || plan("http://127.0.0.1:1", &["stream"], 1);
+    let error = |plan| async {
+        drive::run(plan, Progress::Silent)
+            .await
+            .expect_err("refused")
+    };
+    assert!(matches!(
+        error(Plan {
+            speed: 0.0,
+            ..nowhere()
+        })
+        .await,
+        DriveError::Speed(_)
+    ));
+    assert!(matches!(
+        error(Plan {
+            cancel: 1.5,
+            ..nowhere()
+        })
+        .await,
+        DriveError::Cancel(_)
+    ));
+    let whole = Plan {
+        cancel: 0.5,
+        delivery: Delivery::Whole,
+        ..nowhere()
+    };
+    assert!(matches!(error(whole).await, DriveError::CancelWhole));
+    let unknown = Plan {
+        target: "http://name.invalid:1".parse().expect("valid"),
+        ..nowhere()
+    };
+    assert!(matches!(error(unknown).await, DriveError::Unresolved(..)));
+}
+
+/// The figures must agree with what the engine itself counted.
+#[tokio::test]
+async fn a_trace_replayed_against_the_simulated_engine_is_counted_as_the_engine_counts() {
+    const SPEED: f64 = 50.0;
+    let mut config = EngineConfig::new(Profile::LLAMA_70B_8XH100);
+    config.speed = SPEED;
+    config.models = vec!["demo".to_owned()];
+    let engine = SimEngine::start(config).await.expect("a free port");
+    let trace = Arc::new(Embedded::MooncakeConversation.load());
+    let arrivals = Arrivals::Recorded {
+        factor: Factor::new(0.5).expect("in range"),
+        jitter: Embedded::MooncakeConversation.jitter(),
+    };
+    let limits = Limits {
+        requests: Some(40),
+        duration: None,
+    };
+    let expected_outputs: u64 = trace
+        .requests()
+        .iter()
+        .take(40)
+        .map(|request| u64::from(request.output_tokens))
+        .sum();
+    let schedule = Schedule::new(arrivals, Requests::Trace(trace), limits, 7).expect("a trace");
+    let report = run(Plan {
+        schedule,
+        speed: SPEED,
+        api: Api::Completions,
+        ..plan(&engine.url(), &["any"], 1)
+    })
+    .await;
+    assert_eq!((report.offered, report.completed), (40, 40), "{report}");
+    let figures = report.figures.expect("valid");
+    let totals = engine.usage_totals();
+    assert_eq!(figures.output_tokens, expected_outputs);
+    assert_eq!(figures.output_tokens, totals.generated_tokens);
+    assert_eq!(figures.prompt_tokens, totals.prompt_tokens);
+    assert_eq!(figures.cached_tokens, totals.cached_tokens);
+    engine.shutdown().await;
+}
