@@ -44,7 +44,7 @@ impl EndpointSpec {
 /// Something happened.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// An endpoint appeared or changed.
+    /// An endpoint appeared, changed, or takes requests again.
     EndpointUp(EndpointSpec),
     /// An endpoint is gone; its attempts in flight still end with [`Input::Finished`].
     EndpointDown(EndpointId),
@@ -140,7 +140,8 @@ pub enum Output {
         /// The attempt.
         booking: BookingId,
     },
-    /// Find out whether this endpoint works and answer with [`Input::Probed`].
+    /// Find out whether this endpoint works and answer with [`Input::Probed`]. An engine that hangs still answers its
+    /// health page: have it generate a token. Comes again, ever later, until the endpoint works.
     Probe {
         /// Who.
         endpoint: EndpointId,

@@ -6,7 +6,9 @@
 const MAX_BLOCKS: usize = 32_768;
 /// A message shorter than this does not end a block, so tiny messages cannot flood the index.
 const MIN_TEXT_BLOCK: usize = 64;
-const MAX_CHUNK: usize = 4096;
+const MAX_CHUNK: usize = 1024;
+/// The index keeps ten bits for the tokens of a block.
+const MAX_BLOCK_TOKENS: u16 = 512;
 
 /// One block of a prompt: the chained hash of everything up to its end, and how many tokens that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,16 +38,16 @@ impl Seed {
 /// How content is cut into blocks.
 #[derive(Clone, Copy, Debug)]
 pub enum Chunking {
-    /// Text in pieces of this many bytes (64 to 4,096), cut anew at message boundaries.
+    /// Text in pieces of this many bytes (64 to 1,024), cut anew at message boundaries.
     Text {
         /// Bytes per block.
         bytes: u16,
-        /// Average bytes per token, for the estimate.
+        /// Average bytes per token, for the estimate (at least 2).
         bytes_per_token: f32,
     },
     /// Token ids in blocks of this many; a last partial block is dropped, as engines do.
     Tokens {
-        /// Tokens per block.
+        /// Tokens per block (1 to 512).
         size: u16,
     },
 }
@@ -76,7 +78,7 @@ impl BlockHasher {
     pub fn new(seed: Seed, chunking: Chunking) -> Self {
         let chunk_bytes = match chunking {
             Chunking::Text { bytes, .. } => usize::from(bytes).clamp(MIN_TEXT_BLOCK, MAX_CHUNK),
-            Chunking::Tokens { size } => usize::from(size.max(1)) * 4,
+            Chunking::Tokens { size } => usize::from(size.clamp(1, MAX_BLOCK_TOKENS)) * 4,
         };
         Self {
             chain: seed.0,
@@ -144,7 +146,7 @@ impl BlockHasher {
             let end_tokens = match self.chunking {
                 Chunking::Text {
                     bytes_per_token, ..
-                } => (self.bytes as f64 / f64::from(bytes_per_token.max(0.5))) as u32,
+                } => (self.bytes as f64 / f64::from(bytes_per_token.max(2.0))) as u32,
                 Chunking::Tokens { .. } => (self.bytes / 4) as u32,
             };
             self.blocks.push(Block { hash, end_tokens });

@@ -1,0 +1,107 @@
+//! What a step of an engine costs, and what a request would cost on each endpoint, in seconds.
+
+mod calibration;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use calibration::{Calibration, Pace};
+
+/// Weight of decoding streams that a prefill slows down.
+const BETA: f64 = 0.02;
+/// Weight of the own decode slow-down.
+const GAMMA: f64 = 0.3;
+/// Output tokens assumed for the own decode slow-down.
+const TYPICAL_OUTPUT: f64 = 300.0;
+/// Price of duplicate work at most.
+const MAX_KAPPA: f64 = 20.0;
+/// Utilisation is capped here, or the price would have no bound.
+const MAX_UTILISATION: f64 = 0.97;
+
+/// The step model of one class of engines; all in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StepModel {
+    /// Per uncached token.
+    pub(crate) lin: f64,
+    /// Per pair of a computed token and a token it attends to.
+    pub(crate) quad: f64,
+    /// Fixed part of a step that prefills.
+    pub(crate) fix: f64,
+    /// Fixed part of a step that only decodes.
+    pub(crate) fix0: f64,
+    /// Per decoding stream and step.
+    pub(crate) per_stream: f64,
+    /// Per token of decoding context and step.
+    pub(crate) per_context: f64,
+    /// Tokens per step.
+    pub(crate) batch: f64,
+}
+
+impl StepModel {
+    /// Everything guessed from the peak prefill rate; the ratios are typical of transformer engines on GPUs.
+    pub(crate) fn from_prefill_rate(rate: f64, batch_tokens: u32) -> Self {
+        let lin = 1.0 / rate.max(1.0);
+        let fixed = (330.0 * lin).clamp(0.003, 0.05);
+        Self {
+            lin,
+            quad: 2e-5 * lin,
+            fix: fixed,
+            fix0: fixed,
+            per_stream: 0.6 * lin,
+            per_context: 6e-4 * lin,
+            batch: f64::from(batch_tokens.max(1)),
+        }
+    }
+
+    /// What decoding adds to a step.
+    pub(crate) fn over(&self, decoding: f64, context: f64) -> f64 {
+        self.per_stream * decoding + self.per_context * context
+    }
+
+    /// Seconds to prefill `tokens` whose attention area is `area`, beside decoding that adds `over` to every step.
+    pub(crate) fn prefill(&self, tokens: f64, area: f64, over: f64) -> f64 {
+        self.lin * tokens + self.quad * area + (tokens / self.batch).ceil() * (self.fix + over)
+    }
+
+    /// Seconds of a step that only decodes.
+    pub(crate) fn decode_step(&self, over: f64) -> f64 {
+        self.fix0 + over
+    }
+}
+
+/// Pairs of a computed token and one it attends to: u·c + u²/2.
+pub(crate) fn attention_area(uncached: u32, cached: u32) -> f64 {
+    let (u, c) = (f64::from(uncached), f64::from(cached));
+    u * c + u * u / 2.0
+}
+
+/// What one endpoint offers a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Offer {
+    /// Seconds until its prefill starts.
+    pub(crate) queue_s: f64,
+    /// Seconds of its prefill.
+    pub(crate) prefill_s: f64,
+    /// Streams that decode there.
+    pub(crate) decoding: f64,
+    /// Seconds a step of one stream takes longer for the context of all.
+    pub(crate) context_s: f64,
+    /// Seconds added for old metrics.
+    pub(crate) handicap_s: f64,
+}
+
+/// Price of work done twice: the scarcer the machine, the dearer.
+pub(crate) fn kappa(prefill_utilisation: f64, kv_utilisation: f64) -> f64 {
+    let rho = prefill_utilisation
+        .max(kv_utilisation)
+        .clamp(0.0, MAX_UTILISATION);
+    (rho / (1.0 - rho)).min(MAX_KAPPA)
+}
+
+/// Cost of an endpoint: own time to first token and that of others, duplicate work, own decode slow-down.
+pub(crate) fn cost(offer: &Offer, kappa: f64, least_prefill_s: f64) -> f64 {
+    offer.queue_s
+        + offer.prefill_s * (1.0 + BETA * offer.decoding)
+        + kappa * (offer.prefill_s - least_prefill_s)
+        + GAMMA * TYPICAL_OUTPUT * offer.context_s
+        + offer.handicap_s
+}

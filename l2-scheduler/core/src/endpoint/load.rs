@@ -1,0 +1,169 @@
+//! The sums of an endpoint's own bookings. They move inside every decision and are exactly zero at rest.
+
+use std::collections::VecDeque;
+
+use super::booking::{Booking, Phase};
+use crate::cost::StepModel;
+use crate::{BookingId, Timestamp};
+
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// Everything in flight, in no order.
+    in_flight: Vec<BookingId>,
+    /// What still prefills, in the order it was sent.
+    pending: VecDeque<Pending>,
+    pending_tokens: u64,
+    pending_double_area: u64,
+    /// Prompt tokens (cached too) of what still prefills.
+    pending_context: u64,
+    decoding: u32,
+    decoding_context: u64,
+    /// When the front of `pending` began to be computed.
+    anchor: Timestamp,
+    /// Since when nothing prefills.
+    calm_since: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    id: BookingId,
+    tokens: u32,
+    double_area: u64,
+}
+
+impl Load {
+    pub(crate) fn in_flight(&self) -> &[BookingId] {
+        &self.in_flight
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.in_flight.len() as u32
+    }
+
+    pub(crate) fn prefilling(&self) -> u32 {
+        self.pending.len() as u32
+    }
+
+    pub(crate) fn pending_tokens(&self) -> u64 {
+        self.pending_tokens
+    }
+
+    pub(crate) fn decoding(&self) -> u32 {
+        self.decoding
+    }
+
+    pub(crate) fn decoding_context(&self) -> u64 {
+        self.decoding_context
+    }
+
+    /// Tokens of KV cache the bookings hold or are about to hold.
+    pub(crate) fn context(&self) -> u64 {
+        self.pending_context + self.decoding_context
+    }
+
+    /// When `id` began to be computed, if it is what is computed.
+    pub(crate) fn front_since(&self, id: BookingId) -> Option<Timestamp> {
+        self.pending
+            .front()
+            .filter(|front| front.id == id)
+            .map(|_| self.anchor)
+    }
+
+    /// Since when this endpoint only decodes, if it does.
+    pub(crate) fn calm_since(&self) -> Option<Timestamp> {
+        self.pending.is_empty().then_some(self.calm_since)
+    }
+
+    /// Seconds of prefill ahead of a new request; `foreign_tokens` wait there for others.
+    pub(crate) fn queue_seconds(
+        &self,
+        now: Timestamp,
+        model: &StepModel,
+        over: f64,
+        pace: f64,
+        foreign_tokens: f64,
+    ) -> f64 {
+        let tokens = self.pending_tokens as f64 + foreign_tokens;
+        if tokens == 0.0 {
+            return 0.0;
+        }
+        let area = self.pending_double_area as f64 / 2.0 + foreign_tokens * foreign_tokens / 2.0;
+        let all = model.prefill(tokens, area, over) * pace;
+        let progress = self.pending.front().map_or(0.0, |front| {
+            let whole = model.prefill(
+                f64::from(front.tokens),
+                front.double_area as f64 / 2.0,
+                over,
+            ) * pace;
+            now.seconds_since(self.anchor).min(whole)
+        });
+        (all - progress).max(0.0)
+    }
+
+    pub(crate) fn add(&mut self, now: Timestamp, booking: &mut Booking) {
+        booking.position = self.in_flight.len();
+        self.in_flight.push(booking.id);
+        if self.pending.is_empty() {
+            self.anchor = now;
+        }
+        let pending = Pending {
+            id: booking.id,
+            tokens: booking.uncached,
+            double_area: booking.double_area(),
+        };
+        self.pending.push_back(pending);
+        self.pending_tokens += u64::from(pending.tokens);
+        self.pending_double_area += pending.double_area;
+        self.pending_context += booking.context();
+    }
+
+    /// The prefill of `booking` is over.
+    pub(crate) fn start_decoding(&mut self, now: Timestamp, booking: &mut Booking) {
+        self.end_prefill(now, booking);
+        booking.phase = Phase::Decode;
+        self.decoding += 1;
+        self.decoding_context += booking.context();
+    }
+
+    /// `booking`, which decodes, has `output` tokens by now.
+    pub(crate) fn grow(&mut self, booking: &mut Booking, output: u32) {
+        let grown = output.saturating_sub(booking.output);
+        booking.output += grown;
+        self.decoding_context += u64::from(grown);
+    }
+
+    /// Takes `booking` out; returns the one that moved into its position, if another did.
+    pub(crate) fn remove(&mut self, now: Timestamp, booking: &Booking) -> Option<BookingId> {
+        match booking.phase {
+            Phase::Prefill => self.end_prefill(now, booking),
+            Phase::Decode => {
+                self.decoding -= 1;
+                self.decoding_context -= booking.context();
+            }
+        }
+        let removed = self.in_flight.swap_remove(booking.position);
+        debug_assert_eq!(removed, booking.id, "a booking knows its position");
+        self.in_flight.get(booking.position).copied()
+    }
+
+    fn end_prefill(&mut self, now: Timestamp, booking: &Booking) {
+        let at = self
+            .pending
+            .iter()
+            .position(|pending| pending.id == booking.id)
+            .expect("what prefills is in the line");
+        let pending = self
+            .pending
+            .remove(at)
+            .expect("the position was just found");
+        if at == 0 {
+            self.anchor = now;
+        }
+        self.pending_tokens -= u64::from(pending.tokens);
+        self.pending_double_area -= pending.double_area;
+        self.pending_context -= booking.context();
+        if self.pending.is_empty() {
+            self.calm_since = now;
+        }
+    }
+}
