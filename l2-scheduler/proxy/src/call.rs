@@ -8,13 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use governance_context::{AttemptId, Context, Work, names};
+use governance_context::{AttemptId, CacheDomain, Context, Work, names};
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use inference_wire::json::JsonError;
 use inference_wire::route::Route;
 use inference_wire::usage;
+use scheduler_core::residency::Block;
 use scheduler_core::{EndpointId, Refusal, RefusalKind, Timestamp};
 
 use crate::answer::{Code, Problem, passed_headers};
@@ -27,7 +26,7 @@ use crate::forward::{attempt_value, engine_headers};
 use crate::journey::Journey;
 use crate::proxy::Shared;
 use crate::relay::{Relay, Verdict};
-use crate::upstream::{Answer, Lease, Outbound};
+use crate::upstream::{Answer, AnswerBody, Outbound};
 use crate::watch::{Seen, Watch};
 
 /// Frames kept while a stream has said nothing yet; comments can come for as long as a request waits.
@@ -40,7 +39,10 @@ pub(crate) struct Call {
     shared: Arc<Shared>,
     route: Route,
     attempt: AttemptId,
+    /// Without its blocks: they go to the pool, and are read again in the rare case of a retry.
     request: scheduler_core::Request,
+    blocks: Vec<Block>,
+    cache_domain: CacheDomain,
     outbound: Outbound,
     journey: Option<Box<Journey>>,
     /// The most that any attempt so far may have computed.
@@ -52,13 +54,11 @@ enum Opened {
     Stream {
         frames: VecDeque<Bytes>,
         watch: Box<Watch>,
-        body: Incoming,
-        lease: Lease,
+        body: AnswerBody,
     },
     Whole {
         verdict: Verdict,
-        body: Incoming,
-        lease: Lease,
+        body: AnswerBody,
     },
 }
 
@@ -71,15 +71,17 @@ impl Call {
         request: Request<Bytes>,
     ) -> Result<Self, Problem> {
         let (head, body) = request.into_parts();
-        let facts = Facts::read(&route, &body, context.cache_domain.as_str())
+        let mut facts = Facts::read(&route, &body, context.cache_domain.as_str())
             .map_err(|error| unreadable(&error))?;
         let journey = Journey::new(Arc::clone(shared), context, &route, &facts);
         Ok(Self {
+            blocks: std::mem::take(&mut facts.blocks),
+            cache_domain: context.cache_domain.clone(),
             request: scheduler_request(shared, context, facts, body.len(), journey.arrived()),
             attempt: context.attempt,
             outbound: Outbound {
                 method: head.method,
-                path: route.upstream_path().to_owned(),
+                path: route.upstream_path(),
                 headers: engine_headers(head.headers, context.attempt),
                 body,
             },
@@ -131,16 +133,20 @@ impl Call {
 
     fn prepare_retry(&mut self, failed: EndpointId, tries: u32) {
         self.request.tried.push(failed);
+        self.blocks = Facts::read(&self.route, &self.outbound.body, self.cache_domain.as_str())
+            .map(|facts| facts.blocks)
+            .unwrap_or_default();
         self.outbound
             .headers
             .insert(names::REQUEST_ID, attempt_value(self.attempt, tries));
     }
 
     async fn turn(&mut self) -> Turn {
-        self.shared
-            .dispatcher
-            .arrive(Box::new(self.request.clone()))
-            .await
+        let request = scheduler_core::Request {
+            blocks: std::mem::take(&mut self.blocks),
+            ..self.request.clone()
+        };
+        self.shared.dispatcher.arrive(Box::new(request)).await
     }
 
     async fn attempt(&mut self, booking: Booking, asked: Timestamp) -> Result<Response<Body>, Failure> {
@@ -162,18 +168,16 @@ impl Call {
                 frames,
                 watch,
                 body,
-                lease,
             } => {
                 journey.first_output();
-                Relay::stream(frames, *watch, body, lease, journey)
+                Relay::stream(frames, *watch, body, journey)
             }
             Opened::Whole {
                 verdict,
                 body,
-                lease,
             } => {
                 journey.first_output();
-                Relay::whole(self.route.clone(), verdict, body, lease, journey)
+                Relay::whole(self.route.clone(), verdict, body, journey)
             }
         };
         Ok(response.map(|()| Body::relay(relay)))
@@ -192,13 +196,13 @@ impl Call {
         let verdict = match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 let after = retry_after(answer.head.headers.get(header::RETRY_AFTER));
-                read_error(answer).await;
+                answer.body.read_short(ERROR_BYTES).await;
                 return Err(Failure::busy(after));
             }
             status if status.is_success() => Verdict::Success,
             status if status.is_client_error() => Verdict::Rejected,
             _ => {
-                let body = read_error(answer).await;
+                let body = answer.body.read_short(ERROR_BYTES).await;
                 let reported = body.filter(|body| usage::from_body(&self.route, body).is_some());
                 return Err(Failure::status(status, reported));
             }
@@ -212,7 +216,6 @@ impl Call {
         let opened = Opened::Whole {
             verdict,
             body: answer.body,
-            lease: answer.lease,
         };
         Ok((response, opened))
     }
@@ -225,15 +228,10 @@ impl Call {
         let Answer {
             head: parts,
             mut body,
-            lease,
         } = answer;
         loop {
-            let frame = match body.frame().await {
-                Some(Ok(frame)) => frame,
-                Some(Err(_)) | None => return Err(Failure::cut()),
-            };
-            let Ok(bytes) = frame.into_data() else {
-                continue;
+            let Some(Ok(bytes)) = body.data().await else {
+                return Err(Failure::cut());
             };
             let seen = watch.see(&bytes).map_err(|_| Failure::unreadable())?;
             silent_bytes += bytes.len();
@@ -251,7 +249,6 @@ impl Call {
             frames,
             watch,
             body,
-            lease,
         };
         Ok((head(parts.status, parts.headers), opened))
     }
@@ -288,7 +285,7 @@ fn scheduler_request(
         weight: context.weight,
         prompt_tokens: context.prompt_tokens,
         output_bound: context.output_bound,
-        blocks: facts.blocks,
+        blocks: Vec::new(),
         streaming: facts.stream,
         bytes: body_bytes as u64,
         expires_at: Some(arrived + Duration::from_millis(context.ttl_ms)),
@@ -318,26 +315,6 @@ fn head(status: StatusCode, headers: http::HeaderMap) -> Response<()> {
     *response.status_mut() = status;
     *response.headers_mut() = passed_headers(headers);
     response
-}
-
-/// A short body of an engine's error. Read to its end, the connection serves again.
-async fn read_error(answer: Answer) -> Option<Bytes> {
-    let Answer {
-        mut body, lease, ..
-    } = answer;
-    let mut read: Vec<u8> = Vec::new();
-    loop {
-        match body.frame().await {
-            Some(Ok(frame)) => read.extend_from_slice(frame.data_ref()?),
-            Some(Err(_)) => return None,
-            None => break,
-        }
-        if read.len() > ERROR_BYTES {
-            return None;
-        }
-    }
-    lease.give_back();
-    Some(Bytes::from(read))
 }
 
 fn refused(refusal: &Refusal) -> Problem {

@@ -2,6 +2,7 @@
 //! Makes no decision.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub(crate) struct Dispatcher {
     /// request.
     state: Mutex<State>,
     origin: Instant,
+    next_key: AtomicU64,
     /// The timer must be set earlier.
     rearm: Notify,
     /// The last attempt ended.
@@ -37,7 +39,6 @@ struct State {
     pool: Pool,
     waiting: HashMap<RequestKey, oneshot::Sender<Turn>>,
     flights: BTreeMap<BookingId, Arc<Flight>>,
-    last_key: u64,
     armed: Option<Timestamp>,
 }
 
@@ -61,10 +62,10 @@ impl Dispatcher {
                 pool,
                 waiting: HashMap::new(),
                 flights: BTreeMap::new(),
-                last_key: 0,
                 armed: None,
             }),
             origin: Instant::now(),
+            next_key: AtomicU64::new(0),
             rearm: Notify::new(),
             landed: Notify::new(),
             probes,
@@ -83,9 +84,7 @@ impl Dispatcher {
 
     /// A key for a request and all its attempts.
     pub(crate) fn next_key(&self) -> RequestKey {
-        let mut state = self.lock();
-        state.last_key += 1;
-        RequestKey(state.last_key)
+        RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Asks for an endpoint.

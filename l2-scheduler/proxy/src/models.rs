@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
-use http_body_util::BodyExt;
 use inference_wire::json::Document;
 use inference_wire::route::Route;
 use scheduler_core::{EndpointSnapshot, EndpointState};
@@ -50,24 +49,16 @@ async fn list(shared: &Arc<Shared>) -> Result<Bytes, Problem> {
 async fn fetch(shared: &Shared, endpoint: &EndpointSnapshot) -> Option<Bytes> {
     let outbound = Outbound {
         method: Method::GET,
-        path: Route::Models.upstream_path().to_owned(),
+        path: Route::Models.upstream_path(),
         headers: HeaderMap::new(),
         body: Bytes::new(),
     };
     let upstream = &shared.endpoints[endpoint.id.0 as usize].upstream;
-    let mut answer = upstream.exchange(&outbound).await.ok()?;
+    let answer = upstream.exchange(&outbound).await.ok()?;
     if answer.head.status != StatusCode::OK {
         return None;
     }
-    let mut list = BytesMut::new();
-    while let Some(frame) = answer.body.frame().await {
-        list.extend_from_slice(frame.ok()?.data_ref()?);
-        if list.len() > LIST_BYTES {
-            return None;
-        }
-    }
-    answer.lease.give_back();
-    Some(list.freeze())
+    answer.body.read_short(LIST_BYTES).await
 }
 
 fn one(list: &Bytes, id: &str) -> Response<Body> {

@@ -64,7 +64,7 @@ impl SchedulerProxy {
         let endpoints: Arc<[Endpoint]> = config
             .endpoints
             .iter()
-            .map(|endpoint| Endpoint::new(endpoint, &config, &tasks))
+            .map(|endpoint| Endpoint::new(endpoint, &config))
             .collect();
         let metrics = Arc::new(Metrics::new(&config.endpoints));
         let pool = Pool::new(pool_config(&config), seed);
@@ -199,7 +199,7 @@ impl Shared {
 }
 
 impl Endpoint {
-    fn new(endpoint: &config::Endpoint, config: &Config, tasks: &TaskTracker) -> Self {
+    fn new(endpoint: &config::Endpoint, config: &Config) -> Self {
         let limits = ConnectionLimits {
             connect: config.timeouts.connect,
             idle: config.timeouts.idle_connection,
@@ -208,7 +208,7 @@ impl Endpoint {
         Self {
             name: Arc::from(endpoint.name.as_str()),
             label: HeaderValue::from_str(&endpoint.name).expect("a checked name is visible ASCII"),
-            upstream: Upstream::new(endpoint.origin.clone(), limits, tasks.clone()),
+            upstream: Upstream::new(endpoint.origin.clone(), limits),
             probe_model: endpoint.models.first().cloned(),
         }
     }

@@ -1,12 +1,10 @@
 //! An engine's answer on its way to the client: the same frames, watched beside.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body::{Body as _, SizeHint};
-use hyper::body::Incoming;
+use http_body::SizeHint;
 use inference_wire::route::Route;
 use inference_wire::usage;
 use scheduler_core::AttemptEnd;
@@ -15,7 +13,7 @@ use thiserror::Error;
 use crate::answer::Code;
 use crate::body::BodyError;
 use crate::journey::Journey;
-use crate::upstream::Lease;
+use crate::upstream::AnswerBody;
 use crate::watch::Watch;
 
 /// The pool hears of a stream's progress this often.
@@ -34,7 +32,7 @@ pub(crate) struct Relay {
 }
 
 enum Upstream {
-    Flowing { body: Incoming, lease: Lease },
+    Flowing(AnswerBody),
     Ended,
     /// The client must see that the answer is incomplete.
     Broken,
@@ -79,23 +77,21 @@ impl Relay {
     pub(crate) fn stream(
         frames: VecDeque<Bytes>,
         watch: Watch,
-        body: Incoming,
-        lease: Lease,
+        body: AnswerBody,
         journey: Box<Journey>,
     ) -> Self {
         let mut ready = frames;
         let mut held = VecDeque::new();
         hold_back(&mut ready, watch.incomplete(), &mut held);
         let kind = Kind::Stream(Streaming { watch, held });
-        Self::new(ready, body, lease, kind, journey)
+        Self::new(ready, body, kind, journey)
     }
 
     /// Passes on a whole answer.
     pub(crate) fn whole(
         route: Route,
         verdict: Verdict,
-        body: Incoming,
-        lease: Lease,
+        body: AnswerBody,
         journey: Box<Journey>,
     ) -> Self {
         let kind = Kind::Whole(Whole {
@@ -104,7 +100,7 @@ impl Relay {
             kept_bytes: 0,
             verdict,
         });
-        let mut relay = Self::new(VecDeque::new(), body, lease, kind, journey);
+        let mut relay = Self::new(VecDeque::new(), body, kind, journey);
         relay.end_if_read();
         relay
     }
@@ -119,20 +115,15 @@ impl Relay {
                 return Poll::Ready(Some(Ok(bytes)));
             }
             let body = match &mut self.upstream {
-                Upstream::Flowing { body, .. } => body,
+                Upstream::Flowing(body) => body,
                 Upstream::Ended => return Poll::Ready(None),
                 Upstream::Broken => {
                     self.upstream = Upstream::Ended;
                     return Poll::Ready(Some(Err(Incomplete.into())));
                 }
             };
-            match Pin::new(body).poll_frame(context) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    // Trailers belong to one hop.
-                    if let Ok(bytes) = frame.into_data() {
-                        self.take(bytes);
-                    }
-                }
+            match body.poll_data(context) {
+                Poll::Ready(Some(Ok(bytes))) => self.take(bytes),
                 Poll::Ready(Some(Err(_))) => self.broken("cut"),
                 Poll::Ready(None) => self.ended(),
                 Poll::Pending => match self.journey.poll_cut(context) {
@@ -150,7 +141,7 @@ impl Relay {
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match (&self.kind, &self.upstream) {
-            (Kind::Whole(_), Upstream::Flowing { body, .. }) if self.ready.is_empty() => {
+            (Kind::Whole(_), Upstream::Flowing(body)) if self.ready.is_empty() => {
                 body.size_hint()
             }
             _ if self.is_over() => SizeHint::with_exact(0),
@@ -160,14 +151,13 @@ impl Relay {
 
     fn new(
         ready: VecDeque<Bytes>,
-        body: Incoming,
-        lease: Lease,
+        body: AnswerBody,
         kind: Kind,
         journey: Box<Journey>,
     ) -> Self {
         Self {
             ready,
-            upstream: Upstream::Flowing { body, lease },
+            upstream: Upstream::Flowing(body),
             kind,
             progress_ms: journey.now_ms(),
             journey,
@@ -197,8 +187,8 @@ impl Relay {
 
     /// A whole answer of stated length is over with its last byte: nobody asks for more.
     fn end_if_read(&mut self) {
-        if let Upstream::Flowing { body, .. } = &self.upstream
-            && body.is_end_stream()
+        if let Upstream::Flowing(body) = &self.upstream
+            && body.is_read()
         {
             self.ended();
         }
@@ -216,8 +206,8 @@ impl Relay {
                 stream.end(&mut self.journey)
             }
         };
-        if let Upstream::Flowing { lease, .. } = std::mem::replace(&mut self.upstream, Upstream::Ended) {
-            lease.give_back();
+        if let Upstream::Flowing(body) = std::mem::replace(&mut self.upstream, Upstream::Ended) {
+            body.give_back();
         }
         match end {
             AttemptEnd::Failed => self.journey.attempt_ended(end, Some("error_in_stream")),
@@ -246,7 +236,7 @@ impl Relay {
 /// A client may close once it has seen the end of a stream, before the connection's own end.
 impl Drop for Relay {
     fn drop(&mut self) {
-        if let (Upstream::Flowing { .. }, Kind::Stream(stream)) = (&self.upstream, &self.kind) {
+        if let (Upstream::Flowing(_), Kind::Stream(stream)) = (&self.upstream, &self.kind) {
             stream.measure(&mut self.journey);
             if stream.watch.meter().done() {
                 let end = stream.end(&mut self.journey);

@@ -344,6 +344,7 @@ async fn draining_serves_what_is_accepted_and_cuts_what_outlasts_the_limit() {
     let drain = proxy.drain(crate::rig::LIMIT);
     let mut drain = std::pin::pin!(drain);
     let refused = tokio::select! {
+        biased;
         _ = &mut drain => panic!("a stream is open"),
         refused = ask(&proxy, 2, chat_request()) => refused,
     };

@@ -268,7 +268,7 @@ impl Drop for Open {
 }
 
 enum Scripted {
-    Whole(Option<Bytes>, Option<Open>),
+    Whole(Option<Bytes>, #[expect(dead_code, reason = "held until the answer has gone out")] Option<Open>),
     Stream(mpsc::Receiver<io::Result<Bytes>>),
 }
 
