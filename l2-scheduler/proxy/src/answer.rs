@@ -139,7 +139,10 @@ impl Problem {
         headers.insert(names::WORK, HeaderValue::from_static(self.work.as_str()));
         if let Some(after) = self.retry_after {
             let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1000).max(1)));
+            headers.insert(
+                header::RETRY_AFTER,
+                HeaderValue::from(ms.div_ceil(1000).max(1)),
+            );
             headers.insert("retry-after-ms", HeaderValue::from(ms.max(1)));
         }
         response
@@ -152,7 +155,11 @@ impl Problem {
             "param": null,
             "code": self.code.as_str(),
         });
-        match self.usage.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()) {
+        match self
+            .usage
+            .as_deref()
+            .and_then(|raw| std::str::from_utf8(raw).ok())
+        {
             Some(usage) => format!(r#"{{"error":{error},"usage":{usage}}}"#),
             None => format!(r#"{{"error":{error}}}"#),
         }

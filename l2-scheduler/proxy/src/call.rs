@@ -149,7 +149,11 @@ impl Call {
         self.shared.dispatcher.arrive(Box::new(request)).await
     }
 
-    async fn attempt(&mut self, booking: Booking, asked: Timestamp) -> Result<Response<Body>, Failure> {
+    async fn attempt(
+        &mut self,
+        booking: Booking,
+        asked: Timestamp,
+    ) -> Result<Response<Body>, Failure> {
         let endpoint = booking.endpoint;
         self.shared.picked(endpoint);
         let flight = Arc::clone(&booking.flight);
@@ -172,10 +176,7 @@ impl Call {
                 journey.first_output();
                 Relay::stream(frames, *watch, body, journey)
             }
-            Opened::Whole {
-                verdict,
-                body,
-            } => {
+            Opened::Whole { verdict, body } => {
                 journey.first_output();
                 Relay::whole(self.route.clone(), verdict, body, journey)
             }

@@ -139,7 +139,11 @@ impl Default for Config {
     }
 }
 
-fn refuse(path: impl fmt::Display, value: impl fmt::Debug, allowed: impl Into<String>) -> ConfigError {
+fn refuse(
+    path: impl fmt::Display,
+    value: impl fmt::Debug,
+    allowed: impl Into<String>,
+) -> ConfigError {
     ConfigError {
         path: format!("scheduling.{path}"),
         value: format!("{value:?}"),
@@ -155,7 +159,11 @@ where
     if low <= value && value <= high {
         Ok(value)
     } else {
-        Err(refuse(path, value, format!("a number from {low} to {high}")))
+        Err(refuse(
+            path,
+            value,
+            format!("a number from {low} to {high}"),
+        ))
     }
 }
 

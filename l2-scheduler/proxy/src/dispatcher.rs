@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, Input, Output, Pool, PoolSnapshot,
-    Request, RequestKey, Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, Output, Pool, PoolSnapshot, Request, RequestKey,
+    Timestamp,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
@@ -55,7 +55,10 @@ struct Outbox {
 
 impl Dispatcher {
     /// The dispatcher and the endpoints it wants probed.
-    pub(crate) fn new(pool: Pool, probe_capacity: usize) -> (Arc<Self>, mpsc::Receiver<EndpointId>) {
+    pub(crate) fn new(
+        pool: Pool,
+        probe_capacity: usize,
+    ) -> (Arc<Self>, mpsc::Receiver<EndpointId>) {
         let (probes, wanted) = mpsc::channel(probe_capacity.max(1));
         let dispatcher = Arc::new(Self {
             state: Mutex::new(State {
@@ -232,7 +235,12 @@ impl Dispatcher {
         self.deliver(outbox);
     }
 
-    fn collect(self: &Arc<Self>, state: &mut State, now: Timestamp, own: Option<RequestKey>) -> Outbox {
+    fn collect(
+        self: &Arc<Self>,
+        state: &mut State,
+        now: Timestamp,
+        own: Option<RequestKey>,
+    ) -> Outbox {
         let mut outbox = Outbox::default();
         while let Some(output) = state.pool.poll_output() {
             match output {
@@ -299,7 +307,13 @@ impl Dispatcher {
 const FAR_NS: u64 = 100 * 365 * 24 * 60 * 60 * 1_000_000_000;
 
 impl Outbox {
-    fn turn(&mut self, state: &mut State, own: Option<RequestKey>, request: RequestKey, turn: Turn) {
+    fn turn(
+        &mut self,
+        state: &mut State,
+        own: Option<RequestKey>,
+        request: RequestKey,
+        turn: Turn,
+    ) {
         if own == Some(request) {
             self.own = Some(turn);
         } else if let Some(waiter) = state.waiting.remove(&request) {

@@ -20,7 +20,11 @@ impl SchedulerProxy {
             "/livez" => return health(&request, true, "alive"),
             "/readyz" => {
                 let ready = self.is_ready();
-                let text = if ready { "ready" } else { "no endpoint is ready" };
+                let text = if ready {
+                    "ready"
+                } else {
+                    "no endpoint is ready"
+                };
                 return health(&request, ready, text);
             }
             _ => {}

@@ -75,7 +75,12 @@ impl Flight {
     }
 
     /// Whether a limit has passed: before the first output, or between two pieces of it.
-    pub(crate) fn overdue(&self, now_ms: u64, first_output_ms: u64, silence_ms: u64) -> Option<Cut> {
+    pub(crate) fn overdue(
+        &self,
+        now_ms: u64,
+        first_output_ms: u64,
+        silence_ms: u64,
+    ) -> Option<Cut> {
         let silent = now_ms.saturating_sub(self.touched.load(Ordering::Relaxed));
         match self.output.load(Ordering::Relaxed) {
             0 => (silent > first_output_ms).then_some(Cut::Late),

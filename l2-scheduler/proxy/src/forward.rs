@@ -41,7 +41,10 @@ fn travels(name: &HeaderName, listed: &[HeaderName]) -> bool {
     !(names::is_reserved_header(text)
         || names::is_credential_header(text)
         || names::is_hop_by_hop(text)
-        || matches!(*name, header::HOST | header::CONTENT_LENGTH | header::EXPECT)
+        || matches!(
+            *name,
+            header::HOST | header::CONTENT_LENGTH | header::EXPECT
+        )
         || listed.contains(name))
 }
 

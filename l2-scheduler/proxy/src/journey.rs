@@ -35,7 +35,12 @@ struct Attempt {
 }
 
 impl Journey {
-    pub(crate) fn new(shared: Arc<Shared>, context: &Context, route: &Route, facts: &Facts) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        context: &Context,
+        route: &Route,
+        facts: &Facts,
+    ) -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         let record = Record {
             id: context.request,
@@ -164,7 +169,8 @@ impl Journey {
         if cause == Some(Cut::Hung.as_str()) {
             metrics.hangs.inc();
         }
-        if let (Some(record), Some(decision)) = (&mut self.record, attempt.booking.decision.take()) {
+        if let (Some(record), Some(decision)) = (&mut self.record, attempt.booking.decision.take())
+        {
             record.attempts.push(AttemptRecord {
                 endpoint: Arc::clone(&self.shared.endpoints[index].name),
                 queue_ms: ms(attempt.queue),

@@ -97,17 +97,37 @@ impl Metrics {
         let queue_wait = Histogram::new(SECONDS);
         let first_token = Histogram::new(SECONDS);
         registry.register("requests", "Requests ended, by outcome", requests.clone());
-        registry.register("retries", "Attempts repeated on another endpoint, by cause", retries.clone());
-        registry.register("context_refusals", "Contexts not accepted, by reason", context_refusals.clone());
+        registry.register(
+            "retries",
+            "Attempts repeated on another endpoint, by cause",
+            retries.clone(),
+        );
+        registry.register(
+            "context_refusals",
+            "Contexts not accepted, by reason",
+            context_refusals.clone(),
+        );
         registry.register(
             "saturation",
             "How full the pool is from 0 to 1, under the cause it rests on: load, no_data, no_endpoint",
             saturation.clone(),
         );
         registry.register("queue_length", "Requests waiting", queue_length.clone());
-        registry.register("queue_bytes", "Bytes of the requests waiting", queue_bytes.clone());
-        registry.register("in_flight", "Attempts dispatched and not ended", in_flight.clone());
-        registry.register("queue_wait_seconds", "Time from arrival to dispatch", queue_wait.clone());
+        registry.register(
+            "queue_bytes",
+            "Bytes of the requests waiting",
+            queue_bytes.clone(),
+        );
+        registry.register(
+            "in_flight",
+            "Attempts dispatched and not ended",
+            in_flight.clone(),
+        );
+        registry.register(
+            "queue_wait_seconds",
+            "Time from arrival to dispatch",
+            queue_wait.clone(),
+        );
         registry.register(
             "time_to_first_token_seconds",
             "Time from arrival to the first output of a streamed answer",
@@ -146,15 +166,22 @@ impl Metrics {
     /// Takes the gauges from the pool; they are only looked at when the page is.
     pub(crate) fn show(&self, pool: &PoolSnapshot) {
         self.queue_length.set(pool.queue_length as i64);
-        self.queue_bytes.set(i64::try_from(pool.queue_bytes).unwrap_or(i64::MAX));
+        self.queue_bytes
+            .set(i64::try_from(pool.queue_bytes).unwrap_or(i64::MAX));
         self.in_flight.set(pool.bookings as i64);
         for (cause, name) in [
             (SaturationCause::Load, "load"),
             (SaturationCause::NoData, "no_data"),
             (SaturationCause::NoEndpoint, "no_endpoint"),
         ] {
-            let value = if pool.saturation.cause == cause { pool.saturation.value } else { 0.0 };
-            self.saturation.get_or_create(&CauseLabel { cause: name }).set(value);
+            let value = if pool.saturation.cause == cause {
+                pool.saturation.value
+            } else {
+                0.0
+            };
+            self.saturation
+                .get_or_create(&CauseLabel { cause: name })
+                .set(value);
         }
         // Endpoints beyond the cap share a gauge, so they are added up.
         for metrics in &self.endpoints {
@@ -194,19 +221,51 @@ fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<Endp
     let hangs = Family::<EndpointLabel, Counter>::default();
     let probes = Family::<EndpointLabel, Counter>::default();
     let scrape_failures = Family::<EndpointLabel, Counter>::default();
-    registry.register("attempts", "Attempts ended, by endpoint and end", attempts.clone());
-    registry.register("endpoint_in_flight", "Attempts in flight at the endpoint", in_flight.clone());
-    registry.register("endpoint_quarantined", "1 while the endpoint gets probes only", quarantined.clone());
-    registry.register("endpoint_hangs", "Attempts abandoned because the endpoint made no progress", hangs.clone());
-    registry.register("endpoint_probes", "Probes sent to a quarantined endpoint", probes.clone());
-    registry.register("scrape_failures", "Metrics pages that could not be read", scrape_failures.clone());
+    registry.register(
+        "attempts",
+        "Attempts ended, by endpoint and end",
+        attempts.clone(),
+    );
+    registry.register(
+        "endpoint_in_flight",
+        "Attempts in flight at the endpoint",
+        in_flight.clone(),
+    );
+    registry.register(
+        "endpoint_quarantined",
+        "1 while the endpoint gets probes only",
+        quarantined.clone(),
+    );
+    registry.register(
+        "endpoint_hangs",
+        "Attempts abandoned because the endpoint made no progress",
+        hangs.clone(),
+    );
+    registry.register(
+        "endpoint_probes",
+        "Probes sent to a quarantined endpoint",
+        probes.clone(),
+    );
+    registry.register(
+        "scrape_failures",
+        "Metrics pages that could not be read",
+        scrape_failures.clone(),
+    );
     let info = Family::<EngineLabel, Gauge>::default();
-    registry.register("endpoint_info", "Always 1: the engine an endpoint is configured as", info.clone());
+    registry.register(
+        "endpoint_info",
+        "Always 1: the engine an endpoint is configured as",
+        info.clone(),
+    );
     endpoints
         .iter()
         .enumerate()
         .map(|(index, config)| {
-            let name = if index < ENDPOINT_LABELS { &config.name } else { "other" };
+            let name = if index < ENDPOINT_LABELS {
+                &config.name
+            } else {
+                "other"
+            };
             let endpoint: Arc<str> = Arc::from(name);
             let label = EndpointLabel {
                 endpoint: Arc::clone(&endpoint),

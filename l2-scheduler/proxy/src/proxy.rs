@@ -81,8 +81,13 @@ impl SchedulerProxy {
         };
         let timeouts = config.timeouts;
         until_stop(boxed(Arc::clone(&dispatcher).keep_time()));
-        until_stop(boxed(Arc::clone(&dispatcher).keep_limits(timeouts.first_output, timeouts.silence)));
-        until_stop(boxed(close_idle(Arc::clone(&endpoints), timeouts.idle_connection)));
+        until_stop(boxed(
+            Arc::clone(&dispatcher).keep_limits(timeouts.first_output, timeouts.silence),
+        ));
+        until_stop(boxed(close_idle(
+            Arc::clone(&endpoints),
+            timeouts.idle_connection,
+        )));
         until_stop(boxed(probe::run(
             Arc::clone(&dispatcher),
             Arc::clone(&endpoints),
@@ -148,7 +153,8 @@ impl SchedulerProxy {
 
     /// Whether requests can be served.
     pub fn is_ready(&self) -> bool {
-        let ready = |endpoint: &scheduler_core::EndpointSnapshot| endpoint.state == EndpointState::Ready;
+        let ready =
+            |endpoint: &scheduler_core::EndpointSnapshot| endpoint.state == EndpointState::Ready;
         !self.0.draining.load(Ordering::Relaxed) && self.snapshot().endpoints.iter().any(ready)
     }
 
@@ -156,7 +162,10 @@ impl SchedulerProxy {
     pub async fn drain(&self, limit: Duration) -> usize {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.dispatcher.feed(Input::Drain);
-        if tokio::time::timeout(limit, self.0.dispatcher.all_landed()).await.is_ok() {
+        if tokio::time::timeout(limit, self.0.dispatcher.all_landed())
+            .await
+            .is_ok()
+        {
             return 0;
         }
         let cut = self.0.dispatcher.cut_all();
@@ -170,10 +179,13 @@ impl SchedulerProxy {
     }
 
     pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Problem> {
-        self.0.trust.context(headers, body).map_err(|rejection: Rejection| {
-            self.0.metrics.context_refused(rejection.reason());
-            rejection.problem()
-        })
+        self.0
+            .trust
+            .context(headers, body)
+            .map_err(|rejection: Rejection| {
+                self.0.metrics.context_refused(rejection.reason());
+                rejection.problem()
+            })
     }
 
     fn refuse_method(&self, route: &Route) -> Response<Body> {

@@ -141,20 +141,13 @@ impl Relay {
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match (&self.kind, &self.upstream) {
-            (Kind::Whole(_), Upstream::Flowing(body)) if self.ready.is_empty() => {
-                body.size_hint()
-            }
+            (Kind::Whole(_), Upstream::Flowing(body)) if self.ready.is_empty() => body.size_hint(),
             _ if self.is_over() => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
     }
 
-    fn new(
-        ready: VecDeque<Bytes>,
-        body: AnswerBody,
-        kind: Kind,
-        journey: Box<Journey>,
-    ) -> Self {
+    fn new(ready: VecDeque<Bytes>, body: AnswerBody, kind: Kind, journey: Box<Journey>) -> Self {
         Self {
             ready,
             upstream: Upstream::Flowing(body),
@@ -223,7 +216,8 @@ impl Relay {
                 stream.held.clear();
                 let code = Code::UpstreamError.as_str();
                 let message = "the engine's answer ended before it was complete";
-                self.ready.push_back(stream.watch.error_event(code, message));
+                self.ready
+                    .push_back(stream.watch.error_event(code, message));
                 stream.measure(&mut self.journey);
                 Upstream::Ended
             }

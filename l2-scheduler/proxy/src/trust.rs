@@ -58,7 +58,9 @@ impl Trust {
         }
         match headers.get(names::CONTEXT) {
             Some(token) => {
-                let token = token.to_str().map_err(|_| Rejection::Context(Refusal::Malformed))?;
+                let token = token
+                    .to_str()
+                    .map_err(|_| Rejection::Context(Refusal::Malformed))?;
                 self.verify(token, body).map_err(Rejection::Context)
             }
             None => match self.untrusted {

@@ -156,7 +156,8 @@ impl Upstream {
     /// Closes what has been idle for too long.
     pub(crate) fn expire_idle(&self) {
         let now = Instant::now();
-        self.idle().retain(|entry| now.duration_since(entry.since) < self.limits.idle);
+        self.idle()
+            .retain(|entry| now.duration_since(entry.since) < self.limits.idle);
     }
 
     fn answer(self: &Arc<Self>, response: Response<Incoming>, wire: Wire) -> Answer {
@@ -299,7 +300,10 @@ impl AnswerBody {
         }
     }
 
-    fn poll_arrived(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, hyper::Error>>> {
+    fn poll_arrived(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, hyper::Error>>> {
         loop {
             match ready!(Pin::new(&mut self.incoming).poll_frame(context)) {
                 Some(Ok(frame)) => {

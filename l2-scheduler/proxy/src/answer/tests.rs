@@ -47,7 +47,8 @@ fn every_code_has_the_status_of_the_catalogue() {
 
 #[test]
 fn usage_of_a_failed_engine_travels_in_the_error() {
-    let mut problem = Problem::new(Code::UpstreamError, "an engine failed").with_work(Work::Partial);
+    let mut problem =
+        Problem::new(Code::UpstreamError, "an engine failed").with_work(Work::Partial);
     problem.usage = Some(Bytes::from_static(br#"{"prompt_tokens":5}"#));
     let (_, headers, json) = text(problem);
     assert_eq!(headers["x-headpond-work"], "partial");

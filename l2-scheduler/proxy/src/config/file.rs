@@ -1,7 +1,7 @@
 //! The `scheduling:` section as written.
 
 use scheduler_core::Policy;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Config, ConfigError, Endpoint, Engine, Origin, Profile, QueueLimits, Timeouts, Untrusted,
@@ -11,7 +11,7 @@ use super::{
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The `scheduling:` section of the configuration file. Every field has a default, and every one has an effect.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     pool: String,
@@ -19,7 +19,7 @@ pub struct File {
     endpoints: Vec<EndpointFile>,
     queue: QueueFile,
     room: u32,
-    scrape: engine_telemetry::config::File,
+    scrape: ScrapeFile,
     attempts: u32,
     timeouts: TimeoutsFile,
     untrusted: String,
@@ -30,13 +30,13 @@ pub struct File {
 }
 
 /// One entry of `scheduling.endpoints`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointFile {
     url: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     metrics_url: Option<String>,
     #[serde(default = "auto")]
     engine: String,
@@ -44,7 +44,7 @@ pub struct EndpointFile {
     models: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct QueueFile {
     requests: usize,
@@ -53,7 +53,21 @@ struct QueueFile {
     no_endpoint_ttl_ms: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// The settings of the scraper, which checks them itself; absent means its own default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ScrapeFile {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle_interval_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_page_bytes: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct TimeoutsFile {
     connect_ms: u64,
@@ -63,7 +77,7 @@ struct TimeoutsFile {
     hang_floor_ms: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ProfileFile {
     peak_prefill_tokens_per_s: f64,
@@ -79,7 +93,7 @@ impl Default for File {
             endpoints: Vec::new(),
             queue: QueueFile::default(),
             room: 64,
-            scrape: engine_telemetry::config::File::default(),
+            scrape: ScrapeFile::default(),
             attempts: 3,
             timeouts: TimeoutsFile::default(),
             untrusted: "refuse".to_owned(),
@@ -142,12 +156,16 @@ impl File {
                 .parse()
                 .map_err(|_| refuse("pool", &self.pool, "1 to 128 visible ASCII characters"))?,
             policy: self.policy.parse().map_err(|_| {
-                refuse("policy", &self.policy, Policy::ALL.map(Policy::name).join(", "))
+                refuse(
+                    "policy",
+                    &self.policy,
+                    Policy::ALL.map(Policy::name).join(", "),
+                )
             })?,
             endpoints: endpoints(self.endpoints)?,
             queue: self.queue.check()?,
             room: within("room", self.room, 1, 100_000)?,
-            scrape: scrape(&self.scrape)?,
+            scrape: self.scrape.check()?,
             attempts: within("attempts", self.attempts, 1, 16)?,
             timeouts: self.timeouts.check()?,
             untrusted: match self.untrusted.as_str() {
@@ -190,7 +208,11 @@ impl EndpointFile {
             None => format!("{}:{}", origin.host, origin.port),
             Some(name) if is_name(&name) => name,
             Some(name) => {
-                return Err(refuse(at("name"), name, "1 to 128 visible ASCII characters"));
+                return Err(refuse(
+                    at("name"),
+                    name,
+                    "1 to 128 visible ASCII characters",
+                ));
             }
         };
         let engine = match self.engine.as_str() {
@@ -200,11 +222,16 @@ impl EndpointFile {
             other => return Err(refuse(at("engine"), other, "auto, vllm or sglang")),
         };
         if engine == Engine::Sglang && self.models.is_empty() {
-            let why = "at least one model name: SGLang answers any name, so what it serves must be said";
+            let why =
+                "at least one model name: SGLang answers any name, so what it serves must be said";
             return Err(refuse(at("models"), &self.models, why));
         }
         if let Some(model) = self.models.iter().find(|model| model.is_empty()) {
-            return Err(refuse(at("models"), model, "model names that are not empty"));
+            return Err(refuse(
+                at("models"),
+                model,
+                "model names that are not empty",
+            ));
         }
         Ok(Endpoint {
             name,
@@ -222,7 +249,24 @@ impl QueueFile {
             requests: within("queue.requests", self.requests, 0, 10_000_000)?,
             bytes: within("queue.bytes", self.bytes, 0, 1 << 40)?,
             ttl: millis("queue.ttl_ms", self.ttl_ms, 1, DAY_MS)?,
-            no_endpoint_ttl: millis("queue.no_endpoint_ttl_ms", self.no_endpoint_ttl_ms, 0, DAY_MS)?,
+            no_endpoint_ttl: millis(
+                "queue.no_endpoint_ttl_ms",
+                self.no_endpoint_ttl_ms,
+                0,
+                DAY_MS,
+            )?,
+        })
+    }
+}
+
+impl ScrapeFile {
+    fn check(self) -> Result<engine_telemetry::config::Config, ConfigError> {
+        let file = serde_json::to_value(self).and_then(serde_json::from_value);
+        let file: engine_telemetry::config::File = file.expect("both have the same fields");
+        engine_telemetry::config::Config::check(&file).map_err(|error| {
+            let path = format!("scrape.{}", error.field);
+            let allowed = format!("a number from {} to {}", error.least, error.most);
+            refuse(path, error.value, allowed)
         })
     }
 }
@@ -231,7 +275,12 @@ impl TimeoutsFile {
     fn check(&self) -> Result<Timeouts, ConfigError> {
         Ok(Timeouts {
             connect: millis("timeouts.connect_ms", self.connect_ms, 1, 60_000)?,
-            idle_connection: millis("timeouts.idle_connection_ms", self.idle_connection_ms, 1, 3_600_000)?,
+            idle_connection: millis(
+                "timeouts.idle_connection_ms",
+                self.idle_connection_ms,
+                1,
+                3_600_000,
+            )?,
             first_output: millis("timeouts.first_output_ms", self.first_output_ms, 1, DAY_MS)?,
             silence: millis("timeouts.silence_ms", self.silence_ms, 1, DAY_MS)?,
             hang_floor: millis("timeouts.hang_floor_ms", self.hang_floor_ms, 1, 3_600_000)?,
@@ -249,19 +298,14 @@ impl ProfileFile {
                 1e9,
             )?,
             kv_tokens: within("profile.kv_tokens", self.kv_tokens, 1, 1 << 40)?,
-            batched_tokens: within("profile.max_batched_tokens", self.max_batched_tokens, 1, 1 << 24)?,
+            batched_tokens: within(
+                "profile.max_batched_tokens",
+                self.max_batched_tokens,
+                1,
+                1 << 24,
+            )?,
         })
     }
-}
-
-fn scrape(
-    file: &engine_telemetry::config::File,
-) -> Result<engine_telemetry::config::Config, ConfigError> {
-    engine_telemetry::config::Config::check(file).map_err(|error| {
-        let path = format!("scrape.{}", error.field);
-        let allowed = format!("a number from {} to {}", error.least, error.most);
-        refuse(path, error.value, allowed)
-    })
 }
 
 /// An address without a path means `/metrics` there.

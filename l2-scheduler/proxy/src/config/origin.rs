@@ -25,7 +25,9 @@ impl Origin {
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
-                return Err("http://host:port; TLS to engines is not supported, put a TLS-terminating proxy beside the engine");
+                return Err(
+                    "http://host:port; TLS to engines is not supported, put a TLS-terminating proxy beside the engine",
+                );
             }
             Some(_) | None => return Err("http://host:port, including the http://"),
         }
@@ -46,7 +48,10 @@ impl Origin {
             None => None,
         };
         Ok(Self {
-            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            host: host
+                .trim_start_matches('[')
+                .trim_end_matches(']')
+                .to_owned(),
             port: port.ok_or("http://host:port with a port from 1 to 65535")?,
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| "http://host:port in visible ASCII")?,

@@ -23,20 +23,65 @@ fn defaults_are_allowed_and_finite() {
     assert_eq!(config.policy, Policy::PredictedCost);
     assert_eq!(config.untrusted, Untrusted::Refuse);
     assert!(config.body_limit >= 32 << 20);
-    assert!(config.timeouts.idle_connection < Duration::from_secs(5), "vLLM closes after 5 s");
+    assert!(
+        config.timeouts.idle_connection < Duration::from_secs(5),
+        "vLLM closes after 5 s"
+    );
     assert!(config.queue.requests > 0 && config.queue.bytes > 0);
 }
 
 #[test]
 fn addresses_are_names_ipv4_or_ipv6_with_or_without_a_metrics_address() {
     for (url, metrics_url, name, origin, metrics) in [
-        ("http://engine-0:8000", None, "engine-0:8000", "http://engine-0:8000", "http://engine-0:8000/metrics"),
-        ("http://10.0.0.1:8000/", None, "10.0.0.1:8000", "http://10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
-        ("http://engine", None, "engine:80", "http://engine:80", "http://engine:80/metrics"),
-        ("http://[fd00::7]:8000", None, "fd00::7:8000", "http://[fd00::7]:8000", "http://[fd00::7]:8000/metrics"),
-        ("http://e:1/base", None, "e:1", "http://e:1/base", "http://e:1/base/metrics"),
-        ("http://e:1", Some("http://m:9"), "e:1", "http://e:1", "http://m:9/metrics"),
-        ("http://e:1", Some("http://[::1]:9/own"), "e:1", "http://e:1", "http://[::1]:9/own"),
+        (
+            "http://engine-0:8000",
+            None,
+            "engine-0:8000",
+            "http://engine-0:8000",
+            "http://engine-0:8000/metrics",
+        ),
+        (
+            "http://10.0.0.1:8000/",
+            None,
+            "10.0.0.1:8000",
+            "http://10.0.0.1:8000",
+            "http://10.0.0.1:8000/metrics",
+        ),
+        (
+            "http://engine",
+            None,
+            "engine:80",
+            "http://engine:80",
+            "http://engine:80/metrics",
+        ),
+        (
+            "http://[fd00::7]:8000",
+            None,
+            "fd00::7:8000",
+            "http://[fd00::7]:8000",
+            "http://[fd00::7]:8000/metrics",
+        ),
+        (
+            "http://e:1/base",
+            None,
+            "e:1",
+            "http://e:1/base",
+            "http://e:1/base/metrics",
+        ),
+        (
+            "http://e:1",
+            Some("http://m:9"),
+            "e:1",
+            "http://e:1",
+            "http://m:9/metrics",
+        ),
+        (
+            "http://e:1",
+            Some("http://[::1]:9/own"),
+            "e:1",
+            "http://e:1",
+            "http://[::1]:9/own",
+        ),
     ] {
         let mut written = json!({"url": url});
         if let Some(metrics_url) = metrics_url {
@@ -51,35 +96,154 @@ fn addresses_are_names_ipv4_or_ipv6_with_or_without_a_metrics_address() {
 
 #[test]
 fn bad_addresses_say_what_is_allowed() {
-    let refused = |url: &str, expected: &Expect| refused(&json!({"endpoints": [{"url": url}]}), expected);
-    refused("https://e:1", &expect![[r#"scheduling.endpoints[0].url: "https://e:1" is not allowed; use http://host:port; TLS to engines is not supported, put a TLS-terminating proxy beside the engine"#]]);
-    refused("e:1", &expect![[r#"scheduling.endpoints[0].url: "e:1" is not allowed; use http://host:port, including the http://"#]]);
-    refused("ftp://e:1", &expect![[r#"scheduling.endpoints[0].url: "ftp://e:1" is not allowed; use http://host:port, including the http://"#]]);
-    refused("http://fd00::7:8000", &expect![[r#"scheduling.endpoints[0].url: "http://fd00::7:8000" is not allowed; use http://host:port, with an IPv6 address in brackets"#]]);
-    refused("http://u:p@e:1", &expect![[r#"scheduling.endpoints[0].url: "http://u:p@e:1" is not allowed; use http://host:port without user or password"#]]);
-    refused("http://e:1/?a=b", &expect![[r#"scheduling.endpoints[0].url: "http://e:1/?a=b" is not allowed; use http://host:port without a query"#]]);
-    refused("http://e:0", &expect![[r#"scheduling.endpoints[0].url: "http://e:0" is not allowed; use http://host:port with a port from 1 to 65535"#]]);
-    refused("http://e:99999", &expect![[r#"scheduling.endpoints[0].url: "http://e:99999" is not allowed; use http://host:port with a port from 1 to 65535"#]]);
+    let refused =
+        |url: &str, expected: &Expect| refused(&json!({"endpoints": [{"url": url}]}), expected);
+    refused(
+        "https://e:1",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "https://e:1" is not allowed; use http://host:port; TLS to engines is not supported, put a TLS-terminating proxy beside the engine"#
+        ]],
+    );
+    refused(
+        "e:1",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "e:1" is not allowed; use http://host:port, including the http://"#
+        ]],
+    );
+    refused(
+        "ftp://e:1",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "ftp://e:1" is not allowed; use http://host:port, including the http://"#
+        ]],
+    );
+    refused(
+        "http://fd00::7:8000",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://fd00::7:8000" is not allowed; use http://host:port, with an IPv6 address in brackets"#
+        ]],
+    );
+    refused(
+        "http://u:p@e:1",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://u:p@e:1" is not allowed; use http://host:port without user or password"#
+        ]],
+    );
+    refused(
+        "http://e:1/?a=b",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://e:1/?a=b" is not allowed; use http://host:port without a query"#
+        ]],
+    );
+    refused(
+        "http://e:0",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://e:0" is not allowed; use http://host:port with a port from 1 to 65535"#
+        ]],
+    );
+    refused(
+        "http://e:99999",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://e:99999" is not allowed; use http://host:port with a port from 1 to 65535"#
+        ]],
+    );
 }
 
 #[test]
 fn bad_values_name_the_field_the_value_and_what_is_allowed() {
-    refused(&json!({"policy": "best"}), &expect![[r#"scheduling.policy: "best" is not allowed; use predicted-cost, round-robin, least-request, weighted, random"#]]);
-    refused(&json!({"untrusted": "trust-peer"}), &expect![[r#"scheduling.untrusted: "trust-peer" is not allowed; use refuse or lowest"#]]);
-    refused(&json!({"pool": ""}), &expect![[r#"scheduling.pool: "" is not allowed; use 1 to 128 visible ASCII characters"#]]);
-    refused(&json!({"room": 0}), &expect!["scheduling.room: 0 is not allowed; use a number from 1 to 100000"]);
-    refused(&json!({"attempts": 17}), &expect!["scheduling.attempts: 17 is not allowed; use a number from 1 to 16"]);
-    refused(&json!({"scrape": {"interval_ms": 10}}), &expect!["scheduling.scrape.interval_ms: 10 is not allowed; use a number from 50 to 1000"]);
-    refused(&json!({"queue": {"ttl_ms": 0}}), &expect!["scheduling.queue.ttl_ms: 0 is not allowed; use a number from 1 to 86400000"]);
-    refused(&json!({"timeouts": {"connect_ms": 0}}), &expect!["scheduling.timeouts.connect_ms: 0 is not allowed; use a number from 1 to 60000"]);
-    refused(&json!({"profile": {"peak_prefill_tokens_per_s": 0.0}}), &expect!["scheduling.profile.peak_prefill_tokens_per_s: 0.0 is not allowed; use a number from 1 to 1000000000"]);
-    refused(&json!({"records": 0}), &expect!["scheduling.records: 0 is not allowed; use a number from 1 to 1000000"]);
-    refused(&json!({"body_limit_bytes": 1}), &expect!["scheduling.body_limit_bytes: 1 is not allowed; use a number from 1024 to 1073741824"]);
-    refused(&json!({"endpoints": [{"url": "http://a:1", "engine": "trt"}]}), &expect![[r#"scheduling.endpoints[0].engine: "trt" is not allowed; use auto, vllm or sglang"#]]);
-    refused(&json!({"endpoints": [{"url": "http://a:1", "name": "a b"}]}), &expect![[r#"scheduling.endpoints[0].name: "a b" is not allowed; use 1 to 128 visible ASCII characters"#]]);
-    refused(&json!({"endpoints": [{"url": "http://a:1", "models": [""]}]}), &expect![[r#"scheduling.endpoints[0].models: "" is not allowed; use model names that are not empty"#]]);
-    refused(&json!({"endpoints": [{"url": "http://a:1", "engine": "sglang"}]}), &expect!["scheduling.endpoints[0].models: [] is not allowed; use at least one model name: SGLang answers any name, so what it serves must be said"]);
-    refused(&json!({"endpoints": [{"url": "http://a:1"}, {"url": "http://a:1"}]}), &expect![[r#"scheduling.endpoints[1].name: "a:1" is not allowed; use a name that no other endpoint has"#]]);
+    refused(
+        &json!({"policy": "best"}),
+        &expect![[
+            r#"scheduling.policy: "best" is not allowed; use predicted-cost, round-robin, least-request, weighted, random"#
+        ]],
+    );
+    refused(
+        &json!({"untrusted": "trust-peer"}),
+        &expect![[r#"scheduling.untrusted: "trust-peer" is not allowed; use refuse or lowest"#]],
+    );
+    refused(
+        &json!({"pool": ""}),
+        &expect![[r#"scheduling.pool: "" is not allowed; use 1 to 128 visible ASCII characters"#]],
+    );
+    refused(
+        &json!({"room": 0}),
+        &expect!["scheduling.room: 0 is not allowed; use a number from 1 to 100000"],
+    );
+    refused(
+        &json!({"attempts": 17}),
+        &expect!["scheduling.attempts: 17 is not allowed; use a number from 1 to 16"],
+    );
+    refused(
+        &json!({"scrape": {"interval_ms": 10}}),
+        &expect!["scheduling.scrape.interval_ms: 10 is not allowed; use a number from 50 to 1000"],
+    );
+    refused(
+        &json!({"queue": {"ttl_ms": 0}}),
+        &expect!["scheduling.queue.ttl_ms: 0 is not allowed; use a number from 1 to 86400000"],
+    );
+    refused(
+        &json!({"timeouts": {"connect_ms": 0}}),
+        &expect!["scheduling.timeouts.connect_ms: 0 is not allowed; use a number from 1 to 60000"],
+    );
+    refused(
+        &json!({"profile": {"peak_prefill_tokens_per_s": 0.0}}),
+        &expect![
+            "scheduling.profile.peak_prefill_tokens_per_s: 0.0 is not allowed; use a number from 1 to 1000000000"
+        ],
+    );
+    refused(
+        &json!({"records": 0}),
+        &expect!["scheduling.records: 0 is not allowed; use a number from 1 to 1000000"],
+    );
+    refused(
+        &json!({"body_limit_bytes": 1}),
+        &expect![
+            "scheduling.body_limit_bytes: 1 is not allowed; use a number from 1024 to 1073741824"
+        ],
+    );
+    refused(
+        &json!({"endpoints": [{"url": "http://a:1", "engine": "trt"}]}),
+        &expect![[
+            r#"scheduling.endpoints[0].engine: "trt" is not allowed; use auto, vllm or sglang"#
+        ]],
+    );
+    refused(
+        &json!({"endpoints": [{"url": "http://a:1", "name": "a b"}]}),
+        &expect![[
+            r#"scheduling.endpoints[0].name: "a b" is not allowed; use 1 to 128 visible ASCII characters"#
+        ]],
+    );
+    refused(
+        &json!({"endpoints": [{"url": "http://a:1", "models": [""]}]}),
+        &expect![[
+            r#"scheduling.endpoints[0].models: "" is not allowed; use model names that are not empty"#
+        ]],
+    );
+    refused(
+        &json!({"endpoints": [{"url": "http://a:1", "engine": "sglang"}]}),
+        &expect![
+            "scheduling.endpoints[0].models: [] is not allowed; use at least one model name: SGLang answers any name, so what it serves must be said"
+        ],
+    );
+    refused(
+        &json!({"endpoints": [{"url": "http://a:1"}, {"url": "http://a:1"}]}),
+        &expect![[
+            r#"scheduling.endpoints[1].name: "a:1" is not allowed; use a name that no other endpoint has"#
+        ]],
+    );
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let written = json!({
+        "endpoints": [{"url": "http://a:1", "engine": "vllm", "models": ["m"]}, {"url": "http://b:1", "name": "b"}],
+        "scrape": {"interval_ms": 50, "idle_interval_ms": 500, "timeout_ms": 100, "max_page_bytes": 65536},
+        "room": 3,
+    });
+    let file: File = serde_json::from_value(written).expect("a section");
+    let shown = serde_json::to_value(&file).expect("plain data");
+    let again: File = serde_json::from_value(shown).expect("a section");
+    assert_eq!(again, file);
+    assert_eq!(Config::check(again), Config::check(file));
 }
 
 #[test]

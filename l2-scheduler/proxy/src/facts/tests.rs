@@ -9,7 +9,10 @@ fn chat(turns: &[&str]) -> String {
         .iter()
         .map(|text| format!(r#"{{"role":"user","content":"{text}"}}"#))
         .collect();
-    format!(r#"{{"model":"m","stream":true,"messages":[{}]}}"#, turns.join(","))
+    format!(
+        r#"{{"model":"m","stream":true,"messages":[{}]}}"#,
+        turns.join(",")
+    )
 }
 
 #[test]
@@ -30,7 +33,12 @@ fn model_and_stream_are_read_from_the_top_level_only() {
 fn a_conversation_that_goes_on_keeps_its_blocks() {
     let (first, second, third) = ("a".repeat(700), "b".repeat(900), "c".repeat(300));
     let short = facts(&Route::ChatCompletions, &chat(&[&first, &second]), "d").blocks;
-    let long = facts(&Route::ChatCompletions, &chat(&[&first, &second, &third]), "d").blocks;
+    let long = facts(
+        &Route::ChatCompletions,
+        &chat(&[&first, &second, &third]),
+        "d",
+    )
+    .blocks;
     assert!(short.len() >= 6, "{}", short.len());
     assert!(long.len() > short.len());
     assert_eq!(long[..short.len()], short);
@@ -57,6 +65,9 @@ fn token_ids_are_counted_exactly() {
 #[test]
 fn what_two_parsers_could_read_differently_is_refused() {
     for body in [r#"{"model":"a","model":"b"}"#, "{", "", "{} {}"] {
-        assert!(Facts::read(&Route::Completions, body.as_bytes(), "d").is_err(), "{body}");
+        assert!(
+            Facts::read(&Route::Completions, body.as_bytes(), "d").is_err(),
+            "{body}"
+        );
     }
 }

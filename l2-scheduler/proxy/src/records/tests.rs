@@ -51,5 +51,9 @@ fn all_calls_of_a_request_are_told_until_the_ring_has_turned() {
     assert!(outcomes(&records, 1).is_empty());
     assert!(outcomes(&records, 2).is_empty());
     assert_eq!(outcomes(&records, 3), ["completed", "failed", "failed"]);
-    assert_eq!(records.lock().of.len(), 1, "nothing is kept of what has left the ring");
+    assert_eq!(
+        records.lock().of.len(),
+        1,
+        "nothing is kept of what has left the ring"
+    );
 }

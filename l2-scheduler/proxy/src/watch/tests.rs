@@ -12,7 +12,10 @@ fn only_data_is_an_answer_and_only_the_first_can_be_a_failure() {
         ("data:\n\n", Seen::Nothing),
         (FIRST, Seen::Output),
         (ERROR, Seen::Error(Some(503))),
-        ("data: {\"error\":{\"message\":\"x\",\"code\":\"bad\"}}\n\n", Seen::Error(None)),
+        (
+            "data: {\"error\":{\"message\":\"x\",\"code\":\"bad\"}}\n\n",
+            Seen::Error(None),
+        ),
         (&format!("{FIRST}{ERROR}"), Seen::Output),
         (&format!(": ping\n\n{ERROR}"), Seen::Error(Some(503))),
         ("data: [DONE]\n\n", Seen::Output),
@@ -29,7 +32,10 @@ fn cut_anywhere_the_complete_events_and_the_rest_add_up() {
         let mut watch = Watch::new(Route::ChatCompletions);
         watch.see(&stream.as_bytes()[..cut]).expect("a short line");
         let complete = &stream[..cut - watch.incomplete()];
-        assert!(complete.is_empty() || complete.ends_with("\n\n"), "{cut}: {complete:?}");
+        assert!(
+            complete.is_empty() || complete.ends_with("\n\n"),
+            "{cut}: {complete:?}"
+        );
         watch.see(&stream.as_bytes()[cut..]).expect("a short line");
         assert_eq!(watch.incomplete(), 0);
         assert!(watch.is_complete());

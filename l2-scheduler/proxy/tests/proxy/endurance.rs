@@ -12,7 +12,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::rig::{
-    Answer, ask, assert_at_rest, chat_request, completion_request, config, context, frame, metric, proxy, proxy_with, record, until,
+    Answer, ask, assert_at_rest, chat_request, completion_request, config, context, frame, metric,
+    proxy, proxy_with, record, until,
 };
 use crate::stub::{Reply, Step, Stub, chat, completion, finish, json as answer_json, token};
 
@@ -21,7 +22,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }
@@ -32,7 +36,11 @@ async fn ask_many(proxy: &SchedulerProxy, range: std::ops::Range<u64>) -> Vec<An
     for n in range {
         let proxy = proxy.clone();
         calls.spawn(async move {
-            let request = if n % 2 == 0 { chat_request() } else { completion_request() };
+            let request = if n % 2 == 0 {
+                chat_request()
+            } else {
+                completion_request()
+            };
             ask(&proxy, n, request).await
         });
     }
@@ -40,7 +48,11 @@ async fn ask_many(proxy: &SchedulerProxy, range: std::ops::Range<u64>) -> Vec<An
 }
 
 fn either(request: &http::Request<bytes::Bytes>) -> Reply {
-    if request.uri().path().ends_with("/chat/completions") { chat() } else { completion() }
+    if request.uri().path().ends_with("/chat/completions") {
+        chat()
+    } else {
+        completion()
+    }
 }
 
 /// Scheduling case 4. Nothing here gives up on a request because it is old.
@@ -66,7 +78,11 @@ async fn case_4_a_request_longer_than_any_reaper_is_still_counted() {
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(60)).await;
         tokio::time::resume();
-        assert_eq!(metric(&proxy, &["headpond_scheduler_in_flight "]), 1.0, "minute {minute}");
+        assert_eq!(
+            metric(&proxy, &["headpond_scheduler_in_flight "]),
+            1.0,
+            "minute {minute}"
+        );
         gate.notify_one();
         let piece = frame(&mut response).await.expect("it goes on");
         assert!(piece.contains("\"b\""), "minute {minute}: {piece}");
@@ -123,8 +139,19 @@ async fn case_25_names_ipv6_and_a_metrics_port_work_from_a_file() {
     })
     .await;
     assert_eq!(by_name.metrics_pages(), 0);
-    let names: Vec<String> = proxy.snapshot().endpoints.iter().map(|one| one.name.to_string()).collect();
-    assert_eq!(names, [format!("localhost:{}", by_name.address.port()), "six".to_owned()]);
+    let names: Vec<String> = proxy
+        .snapshot()
+        .endpoints
+        .iter()
+        .map(|one| one.name.to_string())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            format!("localhost:{}", by_name.address.port()),
+            "six".to_owned()
+        ]
+    );
 }
 
 /// Scheduling case 27.
@@ -133,8 +160,22 @@ async fn case_27_ten_thousand_cancels_leave_every_gauge_at_zero() {
     const CALLS: u64 = 10_000;
     const AT_ONCE: u64 = 50;
     let engines = [
-        Stub::start(|n, request| if n % 7 == 3 { answer_json(503, "{}") } else { either(request) }).await,
-        Stub::start(|n, request| if n % 5 == 3 { Reply::Close } else { either(request) }).await,
+        Stub::start(|n, request| {
+            if n % 7 == 3 {
+                answer_json(503, "{}")
+            } else {
+                either(request)
+            }
+        })
+        .await,
+        Stub::start(|n, request| {
+            if n % 5 == 3 {
+                Reply::Close
+            } else {
+                either(request)
+            }
+        })
+        .await,
     ];
     let proxy = proxy_with(&[&engines[0], &engines[1]], json!({"room": 8}));
     let mut callers = JoinSet::new();
@@ -149,12 +190,23 @@ async fn case_27_ten_thousand_cancels_leave_every_gauge_at_zero() {
         });
     }
     callers.join_all().await;
-    until("the engines have heard of it", || engines.iter().all(|engine| engine.open() == 0)).await;
+    until("the engines have heard of it", || {
+        engines.iter().all(|engine| engine.open() == 0)
+    })
+    .await;
     assert_at_rest(&proxy);
-    let outcomes: f64 = ["completed", "client_closed", "failed", "interrupted", "rejected", "queue_full", "no_endpoint"]
-        .iter()
-        .map(|outcome| metric(&proxy, &["requests_total", &format!("\"{outcome}\"")]))
-        .sum();
+    let outcomes: f64 = [
+        "completed",
+        "client_closed",
+        "failed",
+        "interrupted",
+        "rejected",
+        "queue_full",
+        "no_endpoint",
+    ]
+    .iter()
+    .map(|outcome| metric(&proxy, &["requests_total", &format!("\"{outcome}\"")]))
+    .sum();
     assert_eq!(outcomes, CALLS as f64, "every call has one outcome");
     assert!(metric(&proxy, &["requests_total", "\"client_closed\""]) > 1000.0);
     let answer = ask(&proxy, u64::MAX, completion_request()).await;
@@ -163,7 +215,11 @@ async fn case_27_ten_thousand_cancels_leave_every_gauge_at_zero() {
 
 /// Gives the call some turns, then leaves, wherever that is.
 async fn cancelled(proxy: &SchedulerProxy, n: u64, turns: u64, stream: bool) {
-    let request = if stream { chat_request() } else { completion_request() };
+    let request = if stream {
+        chat_request()
+    } else {
+        completion_request()
+    };
     let whole = async {
         let mut response = proxy.call(context(n), request).await;
         while let Some(Ok(_)) = http_body_util::BodyExt::frame(response.body_mut()).await {}
@@ -187,7 +243,11 @@ async fn case_29_a_hung_engine_is_noticed_by_its_lack_of_progress() {
     let hangs = {
         let stopped = Arc::clone(&stopped);
         Stub::start(move |_, request| {
-            if stopped.load(Ordering::SeqCst) { Reply::Never } else { either(request) }
+            if stopped.load(Ordering::SeqCst) {
+                Reply::Never
+            } else {
+                either(request)
+            }
         })
         .await
     };
@@ -213,7 +273,10 @@ async fn case_29_a_hung_engine_is_noticed_by_its_lack_of_progress() {
         assert_eq!(answer.status, 200);
     }
     let probes = metric(&proxy, &["endpoint_probes_total", "\"e0\""]) as usize;
-    assert!(hangs.count() <= before + probes, "it gets nothing but probes");
+    assert!(
+        hangs.count() <= before + probes,
+        "it gets nothing but probes"
+    );
     assert_at_rest(&proxy);
 }
 
@@ -221,7 +284,11 @@ async fn case_29_a_hung_engine_is_noticed_by_its_lack_of_progress() {
 #[tokio::test]
 async fn case_30_rejected_requests_never_count_against_an_endpoint() {
     let engine = Stub::start(|n, request| {
-        if n < 120 { answer_json(400, r#"{"error":{"message":"bad"}}"#) } else { either(request) }
+        if n < 120 {
+            answer_json(400, r#"{"error":{"message":"bad"}}"#)
+        } else {
+            either(request)
+        }
     })
     .await;
     let proxy = proxy(&[&engine]);
@@ -239,13 +306,23 @@ async fn case_30_rejected_requests_never_count_against_an_endpoint() {
 /// Scheduling case 31.
 #[tokio::test]
 async fn case_31_a_busy_engine_is_back_pressure_not_a_failure() {
-    let busy = Stub::start(|n, request| if n < 30 { answer_json(503, "{}") } else { either(request) }).await;
+    let busy = Stub::start(|n, request| {
+        if n < 30 {
+            answer_json(503, "{}")
+        } else {
+            either(request)
+        }
+    })
+    .await;
     let good = Stub::start(|_, request| either(request)).await;
     let proxy = proxy(&[&busy, &good]);
     for n in 0..60 {
         assert_eq!(ask(&proxy, n, chat_request()).await.status, 200);
     }
-    assert_eq!(metric(&proxy, &["attempts_total", "\"failed\"", "\"e0\""]), 0.0);
+    assert_eq!(
+        metric(&proxy, &["attempts_total", "\"failed\"", "\"e0\""]),
+        0.0
+    );
     assert!(metric(&proxy, &["attempts_total", "\"busy\"", "\"e0\""]) > 0.0);
     assert_eq!(metric(&proxy, &["endpoint_quarantined{", "\"e0\""]), 0.0);
     assert_at_rest(&proxy);
@@ -268,7 +345,11 @@ async fn case_32_no_request_fails_on_a_connection_the_engine_was_closing() {
         let answer = ask(&proxy, n, completion_request()).await;
         assert_eq!(answer.status, 200, "request {n}: {}", answer.text);
     }
-    assert_eq!(answered.load(Ordering::SeqCst), 200, "nothing was computed twice");
+    assert_eq!(
+        answered.load(Ordering::SeqCst),
+        200,
+        "nothing was computed twice"
+    );
     assert_at_rest(&proxy);
 }
 
@@ -286,7 +367,8 @@ async fn closing_engine(listener: TcpListener, answered: Arc<AtomicUsize>) {
                 return;
             }
             answered.fetch_add(1, Ordering::SeqCst);
-            let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+            let answer =
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
             if stream.write_all(answer.as_bytes()).await.is_ok() && takes_second {
                 let _ = stream.read(&mut request).await;
             }
@@ -314,7 +396,11 @@ async fn silence_after_output_ends_the_stream_with_an_error() {
     let engine = Stub::start(|_, _| Reply::Stream(vec![token("a"), Step::Hang])).await;
     let proxy = proxy_with(&[&engine], json!({"timeouts": {"silence_ms": 50}}));
     let answer = ask(&proxy, 1, chat_request()).await;
-    assert!(answer.text.contains("\"code\":\"upstream_error\""), "{}", answer.text);
+    assert!(
+        answer.text.contains("\"code\":\"upstream_error\""),
+        "{}",
+        answer.text
+    );
     assert_eq!(record(&proxy, 1)["attempts"][0]["cause"], "silent");
     assert_at_rest(&proxy);
 }
@@ -322,7 +408,10 @@ async fn silence_after_output_ends_the_stream_with_an_error() {
 #[tokio::test]
 async fn an_answer_that_is_too_late_is_given_up() {
     let engine = Stub::start(|_, _| Reply::Never).await;
-    let proxy = proxy_with(&[&engine], json!({"timeouts": {"first_output_ms": 50, "hang_floor_ms": 3_600_000}}));
+    let proxy = proxy_with(
+        &[&engine],
+        json!({"timeouts": {"first_output_ms": 50, "hang_floor_ms": 3_600_000}}),
+    );
     let answer = ask(&proxy, 1, chat_request()).await;
     assert_eq!(answer.status, 504);
     assert_eq!(answer.headers["x-headpond-reason"], "upstream_timeout");
@@ -336,7 +425,10 @@ async fn draining_serves_what_is_accepted_and_cuts_what_outlasts_the_limit() {
     let gate = Arc::new(Notify::new());
     let engine = {
         let gate = Arc::clone(&gate);
-        Stub::start(move |_, _| Reply::Stream(vec![token("a"), Step::Gate(Arc::clone(&gate)), finish()])).await
+        Stub::start(move |_, _| {
+            Reply::Stream(vec![token("a"), Step::Gate(Arc::clone(&gate)), finish()])
+        })
+        .await
     };
     let proxy = proxy(&[&engine]);
     let mut first = proxy.call(context(1), chat_request()).await;
@@ -378,7 +470,10 @@ async fn what_has_no_room_waits_here_in_order() {
         })
         .await
     };
-    let proxy = proxy_with(&[&engine], json!({"room": 1, "queue": {"requests": 2, "ttl_ms": 60_000}}));
+    let proxy = proxy_with(
+        &[&engine],
+        json!({"room": 1, "queue": {"requests": 2, "ttl_ms": 60_000}}),
+    );
     let mut first = proxy.call(context(1), chat_request()).await;
     let mut waiting = JoinSet::new();
     for n in 2..4 {

@@ -36,7 +36,10 @@ fn with(mut request: Request<Bytes>, name: &'static str, value: &str) -> Request
     request
 }
 
-async fn front(engine: &Stub, settings: serde_json::Value) -> (Front, scheduler_proxy::SchedulerProxy) {
+async fn front(
+    engine: &Stub,
+    settings: serde_json::Value,
+) -> (Front, scheduler_proxy::SchedulerProxy) {
     let proxy = proxy_with(&[engine], settings);
     proxy.set_verifier(ring(1).verifier("default".parse().expect("a name")));
     (Front::start(proxy.clone()).await, proxy)
@@ -59,10 +62,20 @@ async fn a_signed_request_is_served_and_nothing_of_ours_reaches_the_engine() {
     let answer = front.ask(request).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let seen = engine.request(0);
-    let mut names: Vec<&str> = seen.headers().keys().map(header::HeaderName::as_str).collect();
+    let mut names: Vec<&str> = seen
+        .headers()
+        .keys()
+        .map(header::HeaderName::as_str)
+        .collect();
     names.sort_unstable();
-    assert_eq!(names, ["content-length", "content-type", "host", "x-request-id"]);
-    assert_eq!(seen.headers()["x-request-id"], context(1).attempt.to_string().as_str());
+    assert_eq!(
+        names,
+        ["content-length", "content-type", "host", "x-request-id"]
+    );
+    assert_eq!(
+        seen.headers()["x-request-id"],
+        context(1).attempt.to_string().as_str()
+    );
     assert_eq!(seen.headers()["host"], engine.address.to_string().as_str());
     assert!(proxy.records(&context(1).request).is_some());
     assert_at_rest(&proxy);
@@ -85,17 +98,49 @@ async fn contexts_that_are_not_ours_are_refused_and_counted() {
     for (reason, request) in [
         ("no_context", request()),
         ("malformed", token("a.b".to_owned())),
-        ("bad_signature", token(foreign.sign(&context(1), now(), None))),
-        ("expired", token(signer().sign(&context(1), now() - 3600, None))),
-        ("not_yet", token(signer().sign(&context(1), now() + 3600, None))),
+        (
+            "bad_signature",
+            token(foreign.sign(&context(1), now(), None)),
+        ),
+        (
+            "expired",
+            token(signer().sign(&context(1), now() - 3600, None)),
+        ),
+        (
+            "not_yet",
+            token(signer().sign(&context(1), now() + 3600, None)),
+        ),
         ("wrong_audience", signed(&other_pool, request())),
-        ("body_digest", token(signer().sign(&context(1), now(), Some(body)))),
+        (
+            "body_digest",
+            token(signer().sign(&context(1), now(), Some(body))),
+        ),
         ("replayed", first),
-        ("duplicate_header", with(signed(&context(1), request()), "x-headpond-context", "x")),
-        ("duplicate_header", with(with(signed(&context(1), request()), "x-slo-a", "1"), "x-slo-a", "2")),
-        ("duplicate_header", with(with(signed(&context(1), request()), "x-slo-b", "1"), "x_slo_b", "2")),
+        (
+            "duplicate_header",
+            with(signed(&context(1), request()), "x-headpond-context", "x"),
+        ),
+        (
+            "duplicate_header",
+            with(
+                with(signed(&context(1), request()), "x-slo-a", "1"),
+                "x-slo-a",
+                "2",
+            ),
+        ),
+        (
+            "duplicate_header",
+            with(
+                with(signed(&context(1), request()), "x-slo-b", "1"),
+                "x_slo_b",
+                "2",
+            ),
+        ),
     ] {
-        let before = metric(&proxy, &["context_refusals_total", &format!("\"{reason}\"")]);
+        let before = metric(
+            &proxy,
+            &["context_refusals_total", &format!("\"{reason}\"")],
+        );
         let answer = front.ask(request).await;
         let (status, code) = match reason {
             "duplicate_header" => (400, "invalid_request"),
@@ -104,7 +149,10 @@ async fn contexts_that_are_not_ours_are_refused_and_counted() {
         assert_eq!(answer.status, status, "{reason}: {}", answer.text);
         assert_eq!(answer.headers["x-headpond-reason"], code, "{reason}");
         assert_eq!(answer.headers["x-headpond-work"], "none", "{reason}");
-        let after = metric(&proxy, &["context_refusals_total", &format!("\"{reason}\"")]);
+        let after = metric(
+            &proxy,
+            &["context_refusals_total", &format!("\"{reason}\"")],
+        );
         assert_eq!(after, before + 1.0, "{reason}");
     }
     assert_eq!(engine.count(), 1, "only the good one passed");
@@ -116,7 +164,11 @@ async fn without_a_context_the_lowest_place_is_given_where_that_is_configured() 
     let (front, proxy) = front(&engine, json!({"untrusted": "lowest"})).await;
     assert_eq!(front.ask(completion_request()).await.status, 200);
     let forged = with(completion_request(), "x-headpond-context", "a.b.c");
-    assert_eq!(front.ask(forged).await.status, 401, "a bad token never falls back");
+    assert_eq!(
+        front.ask(forged).await.status,
+        401,
+        "a bad token never falls back"
+    );
     assert_eq!(metric(&proxy, &["requests_total", "completed"]), 1.0);
 }
 
@@ -135,11 +187,17 @@ async fn case_18_bodies_of_5_and_32_mib_pass() {
     let (front, proxy) = front(&engine, json!({})).await;
     for (n, mib) in [(0, 5), (1, 32)] {
         let text = "lorem ipsum ".repeat((mib << 20) / 12 + 1);
-        let request = post("/v1/completions", format!(r#"{{"model":"m","prompt":"{text}"}}"#));
+        let request = post(
+            "/v1/completions",
+            format!(r#"{{"model":"m","prompt":"{text}"}}"#),
+        );
         let body = request.body().clone();
         let answer = front.ask(signed(&context(n), request)).await;
         assert_eq!(answer.status, 200, "{mib} MiB: {}", answer.text);
-        assert!(engine.request(n as usize).body() == &body, "{mib} MiB unchanged");
+        assert!(
+            engine.request(n as usize).body() == &body,
+            "{mib} MiB unchanged"
+        );
     }
     assert_at_rest(&proxy);
 }
@@ -151,7 +209,9 @@ async fn a_body_over_the_limit_is_refused() {
     for (n, size, status) in [(0, 2048, 200), (1, 2049, 413)] {
         let frame = r#"{"model":"m","prompt":""}"#.len();
         let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "x".repeat(size - frame));
-        let answer = front.ask(signed(&context(n), post("/v1/completions", body))).await;
+        let answer = front
+            .ask(signed(&context(n), post("/v1/completions", body)))
+            .await;
         assert_eq!(answer.status, status, "{size}: {}", answer.text);
     }
 }
@@ -164,8 +224,18 @@ async fn what_is_not_served_is_refused_in_the_right_shape() {
     for (n, request, status, code) in [
         (0, post("/v1/unknown", "{}"), 404, "not_found"),
         (1, get("/v1/completions"), 405, "method_not_allowed"),
-        (2, post("/v1/completions", "{\"model\":"), 400, "invalid_json"),
-        (3, post("/v1/completions", r#"{"a":1,"a":2}"#), 400, "duplicate_key"),
+        (
+            2,
+            post("/v1/completions", "{\"model\":"),
+            400,
+            "invalid_json",
+        ),
+        (
+            3,
+            post("/v1/completions", r#"{"a":1,"a":2}"#),
+            400,
+            "duplicate_key",
+        ),
     ] {
         let answer = front.ask(signed(&context(n), request)).await;
         assert_eq!(answer.status, status, "{code}");
@@ -187,7 +257,11 @@ async fn models_come_from_an_engine() {
         (2, "/models/c", 200, r#"{"id":"c"}"#),
     ] {
         let answer = front.ask(signed(&context(n), get(path))).await;
-        assert_eq!((answer.status.as_u16(), answer.text.as_str()), (status, text), "{path}");
+        assert_eq!(
+            (answer.status.as_u16(), answer.text.as_str()),
+            (status, text),
+            "{path}"
+        );
     }
     let answer = front.ask(signed(&context(3), get("/v1/models/x"))).await;
     assert_eq!(answer.status, 404);

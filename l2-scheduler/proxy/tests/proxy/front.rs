@@ -35,7 +35,8 @@ impl Front {
                     let proxy = proxy.clone();
                     async move { Ok::<_, std::convert::Infallible>(proxy.handle(request).await) }
                 });
-                let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                let connection =
+                    http1::Builder::new().serve_connection(TokioIo::new(stream), service);
                 inner_tasks.spawn(inner_stop.clone().run_until_cancelled_owned(async move {
                     let _ = connection.await;
                 }));

@@ -8,7 +8,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::rig::{
-    ask, assert_at_rest, chat_request, completion_request, context, frame, metric, post, proxy, read, record, until,
+    ask, assert_at_rest, chat_request, completion_request, context, frame, metric, post, proxy,
+    read, record, until,
 };
 use crate::stub::{Reply, Step, Stub, chat, completion, finish, json as answer_json, send, token};
 
@@ -18,7 +19,10 @@ async fn a_stream_passes_unchanged_and_is_recorded() {
     let proxy = proxy(&[&engine]);
     let answer = ask(&proxy, 1, chat_request()).await;
     assert_eq!(answer.status, 200);
-    assert_eq!(answer.headers["content-type"], "text/event-stream; charset=utf-8");
+    assert_eq!(
+        answer.headers["content-type"],
+        "text/event-stream; charset=utf-8"
+    );
     assert_eq!(answer.headers["x-headpond-endpoint"], "e0");
     assert!(answer.headers.contains_key("x-headpond-queue-ms"));
     let expected: String = [token("a"), token("b"), finish()]
@@ -36,7 +40,10 @@ async fn a_stream_passes_unchanged_and_is_recorded() {
     assert_eq!(attempt["measured"]["output_tokens"], 2);
     assert!(attempt["measured"]["ttft_ms"].as_f64().is_some());
     assert_eq!(attempt["decision"]["chosen"], "e0");
-    assert!(!record.to_string().contains("hello"), "no prompt text in records");
+    assert!(
+        !record.to_string().contains("hello"),
+        "no prompt text in records"
+    );
     assert_at_rest(&proxy);
 }
 
@@ -49,10 +56,16 @@ async fn a_whole_answer_passes_unchanged_and_its_connection_serves_again() {
         assert_eq!(answer.status, 200);
         assert!(answer.text.starts_with(r#"{"choices":[{"text":"hi"}]"#));
         assert!(!answer.headers.contains_key("server"));
-        assert_eq!(record(&proxy, n)["attempts"][0]["measured"]["cached_tokens"], 4);
+        assert_eq!(
+            record(&proxy, n)["attempts"][0]["measured"]["cached_tokens"],
+            4
+        );
     }
     assert_eq!(metric(&proxy, &["requests_total", "completed"]), 5.0);
-    until("one connection for answers, one for metrics", || engine.connections() <= 2).await;
+    until("one connection for answers, one for metrics", || {
+        engine.connections() <= 2
+    })
+    .await;
     assert_at_rest(&proxy);
 }
 
@@ -74,13 +87,23 @@ async fn case_20_usage_split_over_two_reads_is_counted() {
     let halves = [5, 30, usage.len() - 3];
     let engine = Stub::start(move |n, _| {
         let (left, right) = usage.split_at(halves[n]);
-        Reply::Stream(vec![token("a"), send(left), Step::Gate(ready()), send(right), send(end)])
+        Reply::Stream(vec![
+            token("a"),
+            send(left),
+            Step::Gate(ready()),
+            send(right),
+            send(end),
+        ])
     })
     .await;
     let proxy = proxy(&[&engine]);
     for n in 0..3 {
         let answer = ask(&proxy, n, chat_request()).await;
-        assert!(answer.text.ends_with(&format!("{usage}{end}")), "{}", answer.text);
+        assert!(
+            answer.text.ends_with(&format!("{usage}{end}")),
+            "{}",
+            answer.text
+        );
         let measured = &record(&proxy, n)["attempts"][0]["measured"];
         assert_eq!(measured["cached_tokens"], 64);
         assert_eq!(measured["output_tokens"], 7);
@@ -115,14 +138,22 @@ async fn case_35_the_request_body_is_released_at_the_first_byte_of_the_answer() 
     let engine = {
         let gate = Arc::clone(&gate);
         Stub::start(move |_, _| {
-            Reply::Stream(vec![Step::Gate(Arc::clone(&gate)), token("a"), Step::Gate(Arc::clone(&gate)), finish()])
+            Reply::Stream(vec![
+                Step::Gate(Arc::clone(&gate)),
+                token("a"),
+                Step::Gate(Arc::clone(&gate)),
+                finish(),
+            ])
         })
         .await
     };
     let proxy = proxy(&[&engine]);
     let released = Arc::new(AtomicBool::new(false));
     let text = json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "x".repeat(64 << 10)}]});
-    let body = Bytes::from_owner(Tracked(text.to_string().into_bytes(), Arc::clone(&released)));
+    let body = Bytes::from_owner(Tracked(
+        text.to_string().into_bytes(),
+        Arc::clone(&released),
+    ));
     let call = proxy.call(context(1), post("/v1/chat/completions", body));
     let mut call = std::pin::pin!(call);
     let waiting = async { until("the engine has the request", || engine.count() == 1).await };
@@ -130,11 +161,22 @@ async fn case_35_the_request_body_is_released_at_the_first_byte_of_the_answer() 
         _ = &mut call => panic!("the engine has not answered"),
         () = waiting => {}
     }
-    assert!(!released.load(Ordering::SeqCst), "a retry may still need it");
+    assert!(
+        !released.load(Ordering::SeqCst),
+        "a retry may still need it"
+    );
     gate.notify_one();
     let mut response = call.await;
-    assert!(frame(&mut response).await.expect("a frame").contains("\"a\""));
-    assert!(released.load(Ordering::SeqCst), "no retry is possible any more");
+    assert!(
+        frame(&mut response)
+            .await
+            .expect("a frame")
+            .contains("\"a\"")
+    );
+    assert!(
+        released.load(Ordering::SeqCst),
+        "no retry is possible any more"
+    );
     gate.notify_one();
     assert!(read(response).await.text.ends_with("[DONE]\n\n"));
     assert_at_rest(&proxy);
@@ -165,10 +207,19 @@ async fn an_engine_that_ignores_stream_is_passed_on_as_it_answers() {
 #[tokio::test]
 async fn comments_before_the_first_event_pass_with_it() {
     let engine = Stub::start(|_, _| {
-        Reply::Stream(vec![send(": ping\n\n"), Step::Gate(ready()), token("a"), finish()])
+        Reply::Stream(vec![
+            send(": ping\n\n"),
+            Step::Gate(ready()),
+            token("a"),
+            finish(),
+        ])
     })
     .await;
     let proxy = proxy(&[&engine]);
     let answer = ask(&proxy, 1, chat_request()).await;
-    assert!(answer.text.starts_with(": ping\n\ndata: "), "{}", answer.text);
+    assert!(
+        answer.text.starts_with(": ping\n\ndata: "),
+        "{}",
+        answer.text
+    );
 }

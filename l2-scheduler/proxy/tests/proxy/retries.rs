@@ -6,7 +6,8 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::rig::{
-    ask, assert_at_rest, chat_request, completion_request, context, frame, metric, post, proxy, proxy_with, record,
+    ask, assert_at_rest, chat_request, completion_request, context, frame, metric, post, proxy,
+    proxy_with, record,
 };
 use crate::stub::{Reply, Step, Stub, chat, completion, json as answer_json, send, token};
 
@@ -18,10 +19,16 @@ fn kinds_of_failure() -> Vec<(&'static str, Reply)> {
         ("a 429", answer_json(429, "{}")),
         ("a closed connection", Reply::Close),
         ("a cut after the headers", Reply::Stream(vec![Step::Cut])),
-        ("a cut after a comment", Reply::Stream(vec![send(": wait\n\n"), Step::Cut])),
+        (
+            "a cut after a comment",
+            Reply::Stream(vec![send(": wait\n\n"), Step::Cut]),
+        ),
         ("an empty stream", Reply::Stream(vec![])),
         ("an error as first event", Reply::Stream(vec![send(error)])),
-        ("half an event", Reply::Stream(vec![send("data: {\"cho"), Step::Cut])),
+        (
+            "half an event",
+            Reply::Stream(vec![send("data: {\"cho"), Step::Cut]),
+        ),
     ]
 }
 
@@ -34,12 +41,22 @@ async fn until_the_first_data_another_endpoint_is_asked() {
         for n in 0..2 {
             let answer = ask(&proxy, n, chat_request()).await;
             assert_eq!(answer.status, 200, "{kind}");
-            assert!(answer.text.ends_with("[DONE]\n\n"), "{kind}: {}", answer.text);
+            assert!(
+                answer.text.ends_with("[DONE]\n\n"),
+                "{kind}: {}",
+                answer.text
+            );
             assert!(!answer.text.contains("error"), "{kind}");
         }
         assert!(bad.count() > 0, "{kind}: it was asked");
         assert_eq!(good.count(), 2, "{kind}");
-        let retried = (0..2).find(|n| record(&proxy, *n)["attempts"].as_array().expect("an array").len() == 2);
+        let retried = (0..2).find(|n| {
+            record(&proxy, *n)["attempts"]
+                .as_array()
+                .expect("an array")
+                .len()
+                == 2
+        });
         let record = record(&proxy, retried.expect("one call was retried"));
         let ids: Vec<_> = [(&bad, 0), (&good, 0), (&good, 1)]
             .iter()
@@ -77,18 +94,26 @@ async fn after_the_first_data_no_other_endpoint_is_asked() {
         (
             "/v1/messages",
             r#"{"model":"m","stream":true,"messages":[]}"#,
-            send("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":1}}}\n\n"),
+            send(
+                "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":1}}}\n\n",
+            ),
             "event: error\ndata: {",
         ),
         (
             "/v1/responses",
             r#"{"model":"m","stream":true,"input":"x"}"#,
-            send("event: response.created\ndata: {\"type\":\"response.created\",\"response\":{}}\n\n"),
+            send(
+                "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{}}\n\n",
+            ),
             "event: response.failed\ndata: {",
         ),
     ];
     for (path, body, first, error) in families {
-        for broken in [vec![Step::Cut], vec![send("data: {\"half"), Step::Cut], vec![]] {
+        for broken in [
+            vec![Step::Cut],
+            vec![send("data: {\"half"), Step::Cut],
+            vec![],
+        ] {
             let steps = [vec![first.clone()], broken].concat();
             let bad = Stub::start(move |_, _| Reply::Stream(steps.clone())).await;
             let proxy = proxy(&[&bad, &bad]);
@@ -98,7 +123,9 @@ async fn after_the_first_data_no_other_endpoint_is_asked() {
             let Step::Send(first) = &first else {
                 panic!("the first step sends");
             };
-            let rest = answer.text.strip_prefix(std::str::from_utf8(first).expect("text"));
+            let rest = answer
+                .text
+                .strip_prefix(std::str::from_utf8(first).expect("text"));
             let rest = rest.expect("what had arrived is passed on");
             assert!(rest.starts_with(error), "{path}: {rest}");
             assert!(rest.ends_with("\n\n"), "{path}: {rest}");
@@ -136,10 +163,22 @@ async fn a_rejection_inside_a_stream_is_not_retried() {
 async fn attempts_are_bounded_and_the_answer_says_what_may_have_been_computed() {
     let usage = r#"{"error":{"message":"secret host 10.0.0.7"},"usage":{"prompt_tokens":7,"completion_tokens":0}}"#;
     for (reply, status, code, work, reports_usage) in [
-        (answer_json(500, usage), 502, "upstream_error", "prefill", true),
+        (
+            answer_json(500, usage),
+            502,
+            "upstream_error",
+            "prefill",
+            true,
+        ),
         (answer_json(503, "{}"), 429, "queue_full", "none", false),
         (Reply::Close, 502, "upstream_error", "prefill", false),
-        (answer_json(307, "{}"), 502, "upstream_error", "prefill", false),
+        (
+            answer_json(307, "{}"),
+            502,
+            "upstream_error",
+            "prefill",
+            false,
+        ),
     ] {
         let bad = Stub::start(move |_, _| reply.clone()).await;
         let proxy = proxy_with(&[&bad, &bad, &bad], json!({"attempts": 2}));
@@ -148,7 +187,12 @@ async fn attempts_are_bounded_and_the_answer_says_what_may_have_been_computed() 
         assert_eq!(answer.headers["x-headpond-reason"], code);
         assert_eq!(answer.headers["x-headpond-work"], work, "{code}");
         assert!(!answer.text.contains("10.0.0.7"));
-        assert_eq!(answer.text.contains("\"usage\":{\"prompt_tokens\":7"), reports_usage, "{}", answer.text);
+        assert_eq!(
+            answer.text.contains("\"usage\":{\"prompt_tokens\":7"),
+            reports_usage,
+            "{}",
+            answer.text
+        );
         let record = record(&proxy, 1);
         assert_eq!(record["attempts"].as_array().expect("an array").len(), 2);
         assert_eq!(record["reason"], code);
@@ -161,7 +205,8 @@ async fn a_client_that_leaves_is_not_retried_for_and_its_connection_closes() {
     let gate = Arc::new(Notify::new());
     let engine = {
         let gate = Arc::clone(&gate);
-        Stub::start(move |_, _| Reply::Stream(vec![token("a"), Step::Gate(Arc::clone(&gate))])).await
+        Stub::start(move |_, _| Reply::Stream(vec![token("a"), Step::Gate(Arc::clone(&gate))]))
+            .await
     };
     let proxy = proxy(&[&engine]);
     let mut response = proxy.call(context(1), chat_request()).await;
@@ -180,13 +225,21 @@ async fn a_client_that_closes_after_done_has_its_whole_answer() {
     let engine = {
         let gate = Arc::clone(&gate);
         Stub::start(move |_, _| {
-            Reply::Stream(vec![token("a"), crate::stub::finish(), Step::Gate(Arc::clone(&gate))])
+            Reply::Stream(vec![
+                token("a"),
+                crate::stub::finish(),
+                Step::Gate(Arc::clone(&gate)),
+            ])
         })
         .await
     };
     let proxy = proxy(&[&engine]);
     let mut response = proxy.call(context(1), chat_request()).await;
-    while !frame(&mut response).await.expect("not over").contains("[DONE]") {}
+    while !frame(&mut response)
+        .await
+        .expect("not over")
+        .contains("[DONE]")
+    {}
     drop(response);
     let record = record(&proxy, 1);
     assert_eq!(record["outcome"], "completed");

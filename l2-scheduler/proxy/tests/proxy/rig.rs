@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use governance_context::{
-    AttemptId, Band, Context, MicroWtu, PathHash, RequestId, Targets,
-};
+use governance_context::{AttemptId, Band, Context, MicroWtu, PathHash, RequestId, Targets};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use scheduler_proxy::{Body, Config, SchedulerProxy};
@@ -92,7 +90,10 @@ pub(crate) fn chat_request() -> Request<Bytes> {
 }
 
 pub(crate) fn completion_request() -> Request<Bytes> {
-    post("/v1/completions", r#"{"model":"m","prompt":"hello","max_tokens":5}"#)
+    post(
+        "/v1/completions",
+        r#"{"model":"m","prompt":"hello","max_tokens":5}"#,
+    )
 }
 
 pub(crate) async fn read(response: Response<Body>) -> Answer {
@@ -145,9 +146,21 @@ pub(crate) fn metric(proxy: &SchedulerProxy, parts: &[&str]) -> f64 {
 /// Everything that counts something in progress is zero.
 pub(crate) fn assert_at_rest(proxy: &SchedulerProxy) {
     let snapshot = proxy.snapshot();
-    assert_eq!((snapshot.bookings, snapshot.queue_length, snapshot.queue_bytes), (0, 0, 0));
+    assert_eq!(
+        (
+            snapshot.bookings,
+            snapshot.queue_length,
+            snapshot.queue_bytes
+        ),
+        (0, 0, 0)
+    );
     for endpoint in &snapshot.endpoints {
-        let gauges = (endpoint.bookings, endpoint.prefilling, endpoint.pending_tokens, endpoint.context_tokens);
+        let gauges = (
+            endpoint.bookings,
+            endpoint.prefilling,
+            endpoint.pending_tokens,
+            endpoint.context_tokens,
+        );
         assert_eq!(gauges, (0, 0, 0, 0), "{}", endpoint.name);
     }
     let mut page = String::new();
@@ -156,7 +169,10 @@ pub(crate) fn assert_at_rest(proxy: &SchedulerProxy) {
         let in_progress = ["queue_length", "queue_bytes", "in_flight"]
             .iter()
             .any(|name| line.contains(name));
-        assert!(line.starts_with('#') || !in_progress || line.ends_with(" 0"), "{line}");
+        assert!(
+            line.starts_with('#') || !in_progress || line.ends_with(" 0"),
+            "{line}"
+        );
     }
 }
 

@@ -113,8 +113,12 @@ impl Stub {
         address: &str,
         script: impl Fn(usize, &Request<Bytes>) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind(address).await.expect("the address is free");
-        let address = listener.local_addr().expect("a bound socket has an address");
+        let listener = TcpListener::bind(address)
+            .await
+            .expect("the address is free");
+        let address = listener
+            .local_addr()
+            .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             script: Box::new(script),
             seen: Mutex::default(),
@@ -159,7 +163,12 @@ impl Stub {
     }
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken, tasks: TaskTracker) {
+async fn serve(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             return;
@@ -268,7 +277,10 @@ impl Drop for Open {
 }
 
 enum Scripted {
-    Whole(Option<Bytes>, #[expect(dead_code, reason = "held until the answer has gone out")] Option<Open>),
+    Whole(
+        Option<Bytes>,
+        #[expect(dead_code, reason = "held until the answer has gone out")] Option<Open>,
+    ),
     Stream(mpsc::Receiver<io::Result<Bytes>>),
 }
 
@@ -301,4 +313,3 @@ impl Body for Scripted {
         }
     }
 }
-
