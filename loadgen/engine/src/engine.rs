@@ -300,7 +300,7 @@ impl Engine {
                 self.remove(slot);
             }
             Stage::Running if self.current.is_some() => {
-                self.sequence_mut(slot).stage = Stage::Aborted
+                self.sequence_mut(slot).stage = Stage::Aborted;
             }
             Stage::Running => {
                 self.running.retain(|s| *s != slot);

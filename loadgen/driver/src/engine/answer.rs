@@ -145,6 +145,15 @@ impl Writer {
     }
 }
 
+/// Members a chunk or body begins with, up to the opening of its choices.
+pub(super) fn head(id: &str, object: &str, created: u64, model: &str) -> String {
+    format!(
+        "{{\"id\":{},\"object\":\"{object}\",\"created\":{created},\"model\":{},\"choices\":[",
+        Json(id),
+        Json(model)
+    )
+}
+
 /// The whole body once all choices are complete.
 pub(super) fn whole(reply: &Reply, progress: &[Progress]) -> String {
     let totals = reply.totals(progress);

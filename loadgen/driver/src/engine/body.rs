@@ -29,6 +29,7 @@ pub(super) enum Body {
     Truncated {
         sent: Option<Bytes>,
         announced: u64,
+        breaking: Break,
     },
     Stream(Box<Stream>),
     /// Nothing, ever.
@@ -56,9 +57,10 @@ impl http_body::Body for Body {
                     .filter(|b| !b.is_empty())
                     .map(|b| Ok(Frame::data(b))),
             ),
-            Self::Truncated { sent, .. } => {
-                Poll::Ready(Some(sent.take().map(Frame::data).ok_or(Broken)))
-            }
+            Self::Truncated { sent, breaking, .. } => match sent.take() {
+                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                None => breaking.poll(cx).map(|broken| Some(Err(broken))),
+            },
             Self::Stream(stream) => stream.poll(cx).map(|f| f.map(|r| r.map(Frame::data))),
             Self::Silent => Poll::Pending,
         }
@@ -82,6 +84,27 @@ impl http_body::Body for Body {
     }
 }
 
+/// An end by breaking the connection, once what was written before has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Break {
+    #[default]
+    Flushing,
+    Now,
+}
+
+impl Break {
+    /// Waits once, because an error makes hyper forget what it has not flushed.
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<Broken> {
+        match std::mem::replace(self, Self::Now) {
+            Self::Now => Poll::Ready(Broken),
+            Self::Flushing => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+}
+
 /// A stream of events that follows its sequences through the engine.
 pub(super) struct Stream {
     guard: Guard,
@@ -94,6 +117,7 @@ pub(super) struct Stream {
     fault: Option<Fault>,
     chunks: u32,
     stage: Stage,
+    breaking: Break,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -125,6 +149,7 @@ impl Stream {
             fault,
             chunks: 0,
             stage: Stage::Running,
+            breaking: Break::default(),
         }
     }
 
@@ -140,7 +165,7 @@ impl Stream {
             }
             match self.stage {
                 Stage::Closing => return Poll::Ready(None),
-                Stage::Breaking => return Poll::Ready(Some(Err(Broken))),
+                Stage::Breaking => return self.breaking.poll(cx).map(|broken| Some(Err(broken))),
                 Stage::Running | Stage::Hanging => {}
             }
             let sent = &self.sent;

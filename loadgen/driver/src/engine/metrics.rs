@@ -148,6 +148,3 @@ impl Metrics {
         page.into_text()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine_model::{ContentSeed, Request, hash_tokens, token, words};
 
 use super::{
+    answer,
     ask::{Ask, Delivery, Family},
     config::{CacheReport, EngineConfig, Vocabulary},
     flight::{Flight, Guard, Progress},
@@ -52,6 +53,8 @@ pub(super) struct Reply {
     pub(super) block_size: u32,
     pub(super) fingerprint: String,
     pub(super) outputs: Vec<Output>,
+    /// What every chunk of its stream begins with.
+    pub(super) chunk_head: String,
 }
 
 /// Token counts of an answer so far.
@@ -76,9 +79,15 @@ impl Reply {
             .flat_map(|prompt| (0..ask.choices).map(move |choice| (prompt, choice)))
             .map(|(prompt, choice)| output(config, &ask, prompt, choice))
             .collect();
+        let created = unix_seconds() as u64;
+        let object = match ask.family {
+            Family::Completions => "text_completion",
+            Family::Chat | Family::Messages | Family::Responses => "chat.completion.chunk",
+        };
         Self {
+            chunk_head: answer::head(&id, object, created, &ask.model),
             id,
-            created: unix_seconds() as u64,
+            created,
             vocabulary: config.vocabulary,
             cache_report: config.cache_report,
             block_size: config.block_size.get(),

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{
     answer::{self, Json},
     ask::{self, Delivery, Family},
-    body::{Body, Broken, Stream},
+    body::{Body, Break, Broken, Stream},
     config::{ControlPath, RequestIdHeaders, Task},
     fault::{Command, Fault, UsageReport},
     flight::{End, Progress},

@@ -47,9 +47,9 @@ impl Engine {
         while low < high {
             let middle = u32::midpoint(low, high);
             if Duration::from_secs_f64(seconds(middle)) > elapsed {
-                high = middle
+                high = middle;
             } else {
-                low = middle + 1
+                low = middle + 1;
             }
         }
         let end = Duration::from_secs_f64(seconds(low));

@@ -112,7 +112,9 @@ proptest! {
                 Op::Clear => {
                     pool.clear();
                     reference.published.clear();
-                    held.iter_mut().for_each(|(_, published)| *published = true);
+                    for (_, published) in &mut held {
+                        *published = true;
+                    }
                 }
                 Op::Publish(..) | Op::Release(_) => {}
             }

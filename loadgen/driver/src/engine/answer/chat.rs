@@ -10,18 +10,6 @@ use crate::engine::{
     plan::{Reply, Totals},
 };
 
-/// Members every chunk begins with, up to the opening of its choices.
-pub(super) fn chunk_head(reply: &Reply, object: &str) -> String {
-    format!(
-        "{{\"id\":{},\"object\":\"{object}\",\"created\":{},\"model\":{},\"choices\":[",
-        Json(&reply.id),
-        reply.created,
-        Json(&reply.ask.model)
-    )
-}
-
-const CHUNK: &str = "chat.completion.chunk";
-
 pub(super) fn stream_usage(reply: &Reply) -> StreamUsage {
     match reply.ask.delivery {
         Delivery::Whole => StreamUsage::None,
@@ -30,11 +18,11 @@ pub(super) fn stream_usage(reply: &Reply) -> StreamUsage {
 }
 
 pub(super) fn begin(reply: &Reply, choice: usize, totals: Totals, events: &mut Events) {
-    let head = chunk_head(reply, CHUNK);
+    let head = &reply.chunk_head;
     let sglang = reply.vocabulary.is_sglang();
     let running = stream_usage(reply) == StreamUsage::Every;
     events.data(|s| {
-        s.push_str(&head);
+        s.push_str(head);
         if sglang {
             let _ = write!(
                 s,
@@ -61,10 +49,10 @@ pub(super) fn delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
     if reply.vocabulary.is_sglang() {
         return sglang_delta(reply, delta, events);
     }
-    let head = chunk_head(reply, CHUNK);
+    let head = &reply.chunk_head;
     let when = stream_usage(reply);
     events.data(|s| {
-        s.push_str(&head);
+        s.push_str(head);
         let _ = write!(
             s,
             "{{\"index\":{},\"delta\":{{\"content\":{}}},\"logprobs\":null,\"finish_reason\":{}",
@@ -92,7 +80,7 @@ pub(super) fn delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
 
 /// SGLang ends a choice with a chunk of its own.
 fn sglang_delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
-    let head = chunk_head(reply, CHUNK);
+    let head = &reply.chunk_head;
     if !delta.text.is_empty() || delta.finish.is_none() {
         events.data(|s| {
             let _ = write!(
@@ -123,16 +111,16 @@ fn sglang_delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
 }
 
 pub(super) fn end(reply: &Reply, totals: Totals, events: &mut Events) {
-    usage_chunk(reply, CHUNK, totals, events);
+    usage_chunk(reply, totals, events);
     events.done();
 }
 
 /// The chunk without choices that carries the usage of a stream.
-pub(super) fn usage_chunk(reply: &Reply, object: &str, totals: Totals, events: &mut Events) {
+pub(super) fn usage_chunk(reply: &Reply, totals: Totals, events: &mut Events) {
     if stream_usage(reply) == StreamUsage::None {
         return;
     }
-    let head = chunk_head(reply, object);
+    let head = &reply.chunk_head;
     events.data(|s| {
         let _ = write!(s, "{head}],\"usage\":{}", usage::last(reply, totals));
         if !reply.vocabulary.is_sglang() {
@@ -143,7 +131,12 @@ pub(super) fn usage_chunk(reply: &Reply, object: &str, totals: Totals, events: &
 }
 
 pub(super) fn whole(reply: &Reply, totals: Totals) -> String {
-    let mut s = chunk_head(reply, "chat.completion");
+    let mut s = super::head(
+        &reply.id,
+        "chat.completion",
+        reply.created,
+        &reply.ask.model,
+    );
     for (i, output) in reply.outputs.iter().enumerate() {
         if i > 0 {
             s.push(',');

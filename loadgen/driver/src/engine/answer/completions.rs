@@ -6,7 +6,7 @@ use engine_model::token::detokenize;
 
 use super::{
     Delta, Events, Json,
-    chat::{chunk_head, sglang_metadata, stream_usage, usage_chunk},
+    chat::{sglang_metadata, stream_usage, usage_chunk},
     finish_json, finish_name, ids_json, prompt_ids_json, stop_json, usage,
 };
 use crate::engine::{
@@ -14,10 +14,8 @@ use crate::engine::{
     plan::{Reply, Totals},
 };
 
-const OBJECT: &str = "text_completion";
-
 pub(super) fn delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
-    let (head, when) = (chunk_head(reply, OBJECT), stream_usage(reply));
+    let (head, when) = (&reply.chunk_head, stream_usage(reply));
     let stop = stop_json(reply, delta.choice, delta.finish);
     events.data(|s| {
         let _ = write!(
@@ -53,12 +51,12 @@ pub(super) fn delta(reply: &Reply, delta: &Delta<'_>, events: &mut Events) {
 }
 
 pub(super) fn end(reply: &Reply, totals: Totals, events: &mut Events) {
-    usage_chunk(reply, OBJECT, totals, events);
+    usage_chunk(reply, totals, events);
     events.done();
 }
 
 pub(super) fn whole(reply: &Reply, totals: Totals) -> String {
-    let mut s = chunk_head(reply, OBJECT);
+    let mut s = reply.chunk_head.clone();
     for (i, output) in reply.outputs.iter().enumerate() {
         if i > 0 {
             s.push(',');

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use engine_model::Gauges;
 use http::{HeaderValue, Response, header};
 
-use super::{Answer, Body, Broken, Duration, Fault, Names, Runner};
+use super::{Answer, Body, Break, Broken, Duration, Fault, Names, Runner};
 
 pub(super) async fn respond(runner: &Arc<Runner>, names: Names) -> Answer {
     let faults = runner.faults.metrics();
@@ -25,6 +25,7 @@ pub(super) async fn respond(runner: &Arc<Runner>, names: Names) -> Answer {
         Body::Truncated {
             sent: Some(page.slice(..page.len() / 2)),
             announced,
+            breaking: Break::default(),
         }
     } else if runner.config.vocabulary.is_sglang() {
         Body::Chunked(Some(page))
