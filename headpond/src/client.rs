@@ -1,0 +1,109 @@
+//! A small JSON client for the admin listener. One request, one answer; no pool.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+use crate::cli::Admin;
+
+/// An answer of the admin listener is small; a larger one is not ours.
+const LARGEST_ANSWER: usize = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the admin listener is, and what opens it.
+pub(crate) struct AdminClient {
+    url: String,
+    token: Option<String>,
+}
+
+impl AdminClient {
+    pub(crate) fn new(admin: &Admin) -> anyhow::Result<Self> {
+        let token = match &admin.admin_token_file {
+            Some(path) => Some(
+                std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read the admin token in {}", path.display()))?
+                    .trim()
+                    .to_owned(),
+            ),
+            None => None,
+        };
+        Ok(Self {
+            url: admin.admin_url.trim_end_matches('/').to_owned(),
+            token,
+        })
+    }
+
+    /// Sends one request and reads its JSON answer.
+    ///
+    /// # Errors
+    /// The listener cannot be reached, or it answered with an error; the message says which.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<Value> {
+        let (status, answer) = self.raw(method, path, body).await?;
+        let value: Value = serde_json::from_slice(&answer).with_context(|| {
+            format!("the admin listener answered {status} with something that is not JSON")
+        })?;
+        if status.is_success() {
+            return Ok(value);
+        }
+        let message = value
+            .pointer("/error/message")
+            .and_then(Value::as_str)
+            .unwrap_or("no message");
+        if status == StatusCode::UNAUTHORIZED {
+            bail!(
+                "{message}\nName the file with the admin token: --admin-token-file <data-dir>/admin.token"
+            );
+        }
+        bail!("{message} ({status})");
+    }
+
+    async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(Full::from(body)).with_context(|| {
+            format!(
+                "`{}` is not an address of an admin listener; give http://HOST:PORT",
+                self.url
+            )
+        })?;
+        let exchange = async {
+            let response = client.request(request).await?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), LARGEST_ANSWER)
+                .collect()
+                .await
+                .map_err(|error| anyhow::anyhow!(error))?;
+            Ok::<_, anyhow::Error>((status, body.to_bytes()))
+        };
+        tokio::time::timeout(PATIENCE, exchange)
+            .await
+            .map_err(|_| anyhow::anyhow!("no answer within {} s", PATIENCE.as_secs()))
+            .and_then(|outcome| outcome)
+            .with_context(|| {
+                format!("cannot reach the admin listener at {}; is `headpond up` running, and is --admin-url right?", self.url)
+            })
+    }
+}

@@ -1,0 +1,158 @@
+//! The configuration file: one YAML, the sum of the sections of the crates. Parsed once, at start.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use governance_context::KeyRing;
+use serde::{Deserialize, Serialize};
+
+use crate::{cli, up};
+
+/// A configuration file is written by people; a larger one is a mistake.
+const LARGEST_FILE: u64 = 16 << 20;
+
+/// The file as written. Unknown fields are refused wherever they stand.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    /// Where clients connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where operators connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admin_listen: Option<SocketAddr>,
+    /// Where `govern` finds `schedule`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scheduler_url: Option<String>,
+    /// The keys that sign and check the context between `govern` and `schedule`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context_keys: Option<PathBuf>,
+    pub(crate) ledger: LedgerFile,
+    pub(crate) governance: governance_proxy::config::File,
+    pub(crate) scheduling: scheduler_proxy::config::File,
+}
+
+/// The `ledger:` section.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct LedgerFile {
+    /// How long a reservation may take before the store counts as lost, in milliseconds.
+    patience_ms: u64,
+}
+
+impl Default for LedgerFile {
+    fn default() -> Self {
+        Self { patience_ms: 50 }
+    }
+}
+
+impl LedgerFile {
+    pub(crate) fn patience(&self) -> anyhow::Result<Duration> {
+        anyhow::ensure!(
+            (1..=60_000).contains(&self.patience_ms),
+            "ledger.patience_ms: {} is not allowed; use a number from 1 to 60000",
+            self.patience_ms
+        );
+        Ok(Duration::from_millis(self.patience_ms))
+    }
+}
+
+impl File {
+    /// Reads and parses a file.
+    ///
+    /// # Errors
+    /// Names the file, the line and the field, and what is allowed there.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let size = std::fs::metadata(path)
+            .with_context(|| format!("cannot read the configuration file {}", path.display()))?
+            .len();
+        anyhow::ensure!(
+            size <= LARGEST_FILE,
+            "{} has {size} bytes; a configuration file has at most {LARGEST_FILE}",
+            path.display()
+        );
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        // An empty document means: all defaults.
+        if text
+            .lines()
+            .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+        {
+            return Ok(Self::default());
+        }
+        serde_saphyr::from_str(text).map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    pub(crate) fn to_yaml(&self) -> anyhow::Result<String> {
+        serde_saphyr::to_string(self).context("a configuration is plain data")
+    }
+
+    /// Checks both sections without starting anything.
+    pub(crate) fn check(self) -> anyhow::Result<Checked> {
+        let governance = governance_proxy::config::Config::check(self.governance)?;
+        let scheduling = scheduler_proxy::config::Config::check(self.scheduling)?;
+        Ok(Checked {
+            governance,
+            scheduling,
+            patience: self.ledger.patience()?,
+        })
+    }
+}
+
+/// Both sections, valid.
+pub(crate) struct Checked {
+    pub(crate) governance: governance_proxy::config::Config,
+    pub(crate) scheduling: scheduler_proxy::config::Config,
+    pub(crate) patience: Duration,
+}
+
+/// Reads the keys of the context between the layers.
+pub(crate) fn context_keys(path: Option<&Path>) -> anyhow::Result<KeyRing> {
+    let path = path.context(
+        "context_keys: missing; name a file with the keys that sign the context between `govern` and `schedule` (see docs/configuration.md)",
+    )?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("context_keys: cannot read {}", path.display()))?;
+    KeyRing::parse(&text).with_context(|| format!("context_keys: in {}", path.display()))
+}
+
+/// An address that was not given.
+pub(crate) fn address(
+    given: Option<SocketAddr>,
+    file: Option<SocketAddr>,
+    default: &str,
+) -> SocketAddr {
+    given.or(file).unwrap_or_else(|| {
+        default
+            .parse()
+            .expect("the default addresses are addresses")
+    })
+}
+
+pub(crate) fn run(command: cli::Config) -> anyhow::Result<ExitCode> {
+    match command {
+        cli::Config::Check { file } => {
+            File::read(&file)?
+                .check()
+                .with_context(|| format!("in {}", file.display()))?;
+            println!("{} is valid", file.display());
+        }
+        cli::Config::Show { file: Some(file) } => {
+            let parsed = File::read(&file)?;
+            parsed
+                .clone()
+                .check()
+                .with_context(|| format!("in {}", file.display()))?;
+            print!("{}", parsed.to_yaml()?);
+        }
+        cli::Config::Show { file: None } => print!("{}", up::example()),
+    }
+    Ok(ExitCode::SUCCESS)
+}

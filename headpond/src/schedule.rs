@@ -1,0 +1,88 @@
+//! `headpond schedule`: L2 alone, behind a `headpond govern`.
+
+use std::time::Duration;
+
+use scheduler_proxy::SchedulerProxy;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::Surface;
+use crate::cli::Schedule;
+use crate::config::{self, File};
+use crate::listener;
+use crate::ready::Ready;
+use crate::shutdown;
+use crate::up::random_seed;
+
+pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
+    let file = File::read(&options.config)?;
+    let (listen, admin_listen, keys) = (file.listen, file.admin_listen, file.context_keys.clone());
+    let config = scheduler_proxy::config::Config::check(file.scheduling)?;
+    let pool = config.pool.clone();
+    let needs_keys = config.untrusted == scheduler_proxy::config::Untrusted::Refuse;
+    let endpoints = config
+        .endpoints
+        .iter()
+        .map(|endpoint| endpoint.origin.to_string())
+        .collect();
+    // Without keys nothing is trusted; that is a choice only where untrusted requests are served.
+    let keys = match keys {
+        None if !needs_keys => None,
+        path => Some(config::context_keys(path.as_deref())?),
+    };
+    let listener = listener::bind(
+        config::address(options.serve.listen, listen, "127.0.0.1:8081"),
+        "clients",
+    )
+    .await?;
+    let admin = listener::bind(
+        config::address(options.serve.admin_listen, admin_listen, "127.0.0.1:9091"),
+        "operators",
+    )
+    .await?;
+    let scheduler = SchedulerProxy::new(config, random_seed()?);
+    if let Some(keys) = keys {
+        scheduler.set_verifier(keys.verifier(pool));
+    }
+    let ready = Ready {
+        url: format!("http://{}", listener.local_addr()?),
+        admin_url: format!("http://{}", admin.local_addr()?),
+        models: Vec::new(),
+        tenants: Vec::new(),
+        endpoints,
+    };
+    let limit = Duration::from_secs(options.serve.drain_timeout);
+    let (stop, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+    let tasks = TaskTracker::new();
+    let surface = Surface {
+        governance: None,
+        scheduler: Some(scheduler.clone()),
+    };
+    tasks.spawn(listener::serve(
+        admin,
+        move |request| surface.clone().handle(request),
+        stop_admin.clone(),
+        Duration::from_secs(1),
+    ));
+    let serving = scheduler.clone();
+    tasks.spawn(listener::serve(
+        listener,
+        move |request| {
+            let scheduler = serving.clone();
+            async move { scheduler.handle(request).await }
+        },
+        stop.clone(),
+        limit,
+    ));
+    println!("scheduling on {}, admin on {}", ready.url, ready.admin_url);
+    if let Some(path) = &options.serve.ready_file {
+        ready.write(path)?;
+    }
+    shutdown::requested().await?;
+    stop.cancel();
+    scheduler.drain(limit).await;
+    stop_admin.cancel();
+    tasks.close();
+    tasks.wait().await;
+    Ok(())
+}

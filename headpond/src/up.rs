@@ -1,0 +1,297 @@
+//! `headpond up`: both layers, an embedded ledger and, unless there are real ones, simulated engines, in one process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use governance_proxy::Governance;
+use governance_proxy::config::SecretSource;
+use ledger_store::SqliteLedger;
+use loadgen::engine::{Fault, SimEngine};
+use scheduler_proxy::SchedulerProxy;
+use scheduler_proxy::config::Config as Endpoints;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::Surface;
+use crate::cli::Up;
+use crate::config::{self, Checked, File};
+use crate::data::DataDir;
+use crate::engine::Hardware;
+use crate::in_process::InProcess;
+use crate::listener;
+use crate::ready::{Ready, ReadyTenant};
+use crate::shutdown;
+
+mod banner;
+mod discover;
+mod embedded;
+
+pub(crate) use embedded::example;
+
+/// What runs, once everything has started.
+struct Stack {
+    governance: Governance<InProcess>,
+    scheduler: SchedulerProxy,
+    ledger: SqliteLedger,
+    engines: Vec<SimEngine>,
+    _data: DataDir,
+}
+
+pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
+    let data = DataDir::open(options.data_dir.as_deref())?;
+    let Settled {
+        checked,
+        listen,
+        admin_listen,
+        engines,
+    } = settle(&options, &data).await?;
+    let listener = listener::bind(
+        config::address(options.listen, listen, "127.0.0.1:8080"),
+        "clients",
+    )
+    .await?;
+    let admin = listener::bind(
+        config::address(options.admin_listen, admin_listen, "127.0.0.1:9090"),
+        "operators",
+    )
+    .await?;
+    let ready = Ready {
+        url: format!("http://{}", listener.local_addr()?),
+        admin_url: format!("http://{}", admin.local_addr()?),
+        models: checked
+            .governance
+            .models
+            .iter()
+            .map(|model| model.name.clone())
+            .collect(),
+        tenants: keys_of(&checked.governance)?,
+        endpoints: checked
+            .scheduling
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.origin.to_string())
+            .collect(),
+    };
+    let stack = Stack::start(checked, data, engines).await?;
+    let stop_admin = CancellationToken::new();
+    let tasks = TaskTracker::new();
+    let surface = Surface {
+        governance: Some(Arc::new(stack.governance.clone())),
+        scheduler: Some(stack.scheduler.clone()),
+    };
+    tasks.spawn(listener::serve(
+        admin,
+        move |request| surface.clone().handle(request),
+        stop_admin.clone(),
+        Duration::from_secs(1),
+    ));
+    if let Some(path) = &options.ready_file {
+        ready.write(path)?;
+    }
+    banner::print(
+        &ready,
+        &stack.engines,
+        &stack._data,
+        options.data_dir.is_some(),
+    );
+    let limit = Duration::from_secs(options.drain_timeout);
+    governance_proxy::serve(
+        listener,
+        stack.governance.clone(),
+        shutdown::quietly(),
+        limit,
+    )
+    .await;
+    stop_admin.cancel();
+    tasks.close();
+    tasks.wait().await;
+    stack.stop().await
+}
+
+impl Stack {
+    async fn start(
+        checked: Checked,
+        data: DataDir,
+        engines: Vec<SimEngine>,
+    ) -> anyhow::Result<Self> {
+        let ledger = data.ledger(checked.patience)?;
+        let scheduler = SchedulerProxy::new(checked.scheduling, random_seed()?);
+        let governance = Governance::new(
+            checked.governance,
+            ledger.clone(),
+            InProcess(scheduler.clone()),
+        )
+        .await?;
+        Ok(Self {
+            governance,
+            scheduler,
+            ledger,
+            engines,
+            _data: data,
+        })
+    }
+
+    /// Open streams have finished or were cut; what is left is to write down what was settled.
+    async fn stop(self) -> anyhow::Result<()> {
+        self.scheduler.drain(Duration::from_secs(1)).await;
+        drop(self.governance);
+        self.ledger.close().await.context("closing the ledger")?;
+        for engine in self.engines {
+            engine.shutdown().await;
+        }
+        Ok(())
+    }
+}
+
+/// The configuration in force, and the simulated engines it names.
+struct Settled {
+    checked: Checked,
+    listen: Option<SocketAddr>,
+    admin_listen: Option<SocketAddr>,
+    engines: Vec<SimEngine>,
+}
+
+async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
+    let file = match &options.config {
+        Some(path) => Some(File::read(path)?),
+        None => None,
+    };
+    let named = match &file {
+        Some(file) => !Endpoints::check(file.scheduling.clone())?
+            .endpoints
+            .is_empty(),
+        None => false,
+    };
+    let simulate = options.endpoint.is_empty() && !named;
+    ensure!(
+        simulate || !options.simulation.is_given(),
+        "--engines, --profile, --speed and --slow are for simulated engines, and {} names real ones",
+        if named {
+            "the configuration file"
+        } else {
+            "--endpoint"
+        }
+    );
+    let file = match file {
+        Some(file) => file,
+        None if simulate => embedded::for_simulation(data)?,
+        None => embedded::for_endpoints(data, &discover::models(&options.endpoint).await?)?,
+    };
+    let (listen, admin_listen) = (file.listen, file.admin_listen);
+    let mut checked = file.check()?;
+    if let Some(policy) = &options.policy {
+        checked.scheduling.policy = policy
+            .parse()
+            .map_err(|error| anyhow::anyhow!("--policy: {error}"))?;
+    }
+    if !options.endpoint.is_empty() {
+        checked.scheduling.endpoints = endpoints(&options.endpoint)?;
+    }
+    let engines = if simulate {
+        simulated(options, &mut checked).await?
+    } else {
+        Vec::new()
+    };
+    Ok(Settled {
+        checked,
+        listen,
+        admin_listen,
+        engines,
+    })
+}
+
+/// Starts simulated engines for the models of the configuration, and tells the scheduler what to expect of them.
+async fn simulated(options: &Up, checked: &mut Checked) -> anyhow::Result<Vec<SimEngine>> {
+    let hardware = options.simulation.hardware()?;
+    let models: Vec<String> = checked
+        .governance
+        .models
+        .iter()
+        .map(|model| model.served_as.clone())
+        .collect();
+    ensure!(
+        !models.is_empty(),
+        "governance.models: none; name at least one model for the engines to serve"
+    );
+    let engines = start_engines(options, hardware, &models).await?;
+    let urls: Vec<String> = engines.iter().map(SimEngine::url).collect();
+    checked.scheduling.endpoints = endpoints(&urls)?;
+    checked.scheduling.profile.peak_prefill =
+        hardware.profile.peak_prefill_tokens_per_second() * hardware.speed;
+    checked.scheduling.profile.kv_tokens = u64::from(hardware.profile.kv_tokens);
+    Ok(engines)
+}
+
+fn endpoints(urls: &[String]) -> anyhow::Result<Vec<scheduler_proxy::config::Endpoint>> {
+    let file = scheduler_proxy::config::File::with_endpoints(urls.iter().map(String::as_str));
+    Ok(Endpoints::check(file)?.endpoints)
+}
+
+async fn start_engines(
+    options: &Up,
+    hardware: Hardware,
+    models: &[String],
+) -> anyhow::Result<Vec<SimEngine>> {
+    let count = options.simulation.engines();
+    let mut engines = Vec::with_capacity(usize::from(count));
+    for number in 1..=count {
+        let mut config = hardware.config(models.to_vec());
+        config.seed = u64::from(number);
+        let engine = SimEngine::start(config)
+            .await
+            .context("a simulated engine could not listen")?;
+        if number == count && count > 1 {
+            engine.faults().inject(Fault::Slow {
+                factor: options.simulation.slow()?,
+            });
+        }
+        engines.push(engine);
+    }
+    Ok(engines)
+}
+
+/// The keys that the file names, read from where it says they are.
+fn keys_of(governance: &governance_proxy::config::Config) -> anyhow::Result<Vec<ReadyTenant>> {
+    let mut tenants = Vec::new();
+    for tenant in &governance.tenants {
+        let Some(key) = tenant
+            .projects
+            .iter()
+            .flat_map(|project| &project.keys)
+            .next()
+        else {
+            continue;
+        };
+        let text = match &key.secret {
+            SecretSource::File(path) => std::fs::read_to_string(path).with_context(|| {
+                format!(
+                    "the key `{}` of tenant `{}`: cannot read {}",
+                    key.name,
+                    tenant.name,
+                    path.display()
+                )
+            })?,
+            SecretSource::Env(name) => std::env::var(name).with_context(|| {
+                format!(
+                    "the key `{}` of tenant `{}`: the environment has no {name}",
+                    key.name, tenant.name
+                )
+            })?,
+        };
+        tenants.push(ReadyTenant {
+            name: tenant.name.to_string(),
+            key: text.trim().to_owned(),
+        });
+    }
+    Ok(tenants)
+}
+
+/// A seed for ties, different in every process.
+pub(crate) fn random_seed() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,300 @@
+//! `headpond why ID`: the decision record of one request, for a person.
+
+use std::fmt::Write as _;
+
+use http::Method;
+use serde_json::Value;
+
+use crate::cli::Why;
+use crate::client::AdminClient;
+
+pub(crate) async fn run(options: Why) -> anyhow::Result<()> {
+    let path = format!("/admin/v1/decisions/{}", options.id.trim());
+    let record = AdminClient::new(&options.admin)?
+        .call(Method::GET, &path, None)
+        .await?;
+    if options.json {
+        println!("{record:#}");
+    } else {
+        print!("{}", render(&record));
+    }
+    Ok(())
+}
+
+/// The record as text. What a layer did not say is left out.
+fn render(record: &Value) -> String {
+    let mut text = String::new();
+    line(&mut text, "request", string(record, "/request").as_deref());
+    if let Some(governance) = record.get("governance").filter(|part| !part.is_null()) {
+        render_governance(&mut text, governance);
+    }
+    for call in list(record, "/scheduling/calls") {
+        render_call(&mut text, call);
+    }
+    text
+}
+
+fn render_governance(text: &mut String, record: &Value) {
+    let identity: Vec<String> = ["tenant", "project", "user", "key"]
+        .iter()
+        .filter_map(|part| string(record, &format!("/identity/{part}")))
+        .collect();
+    line(
+        text,
+        "who",
+        (!identity.is_empty())
+            .then(|| identity.join(" / "))
+            .as_deref(),
+    );
+    let mut asked = string(record, "/route").unwrap_or_default();
+    if let Some(model) = string(record, "/model") {
+        let _ = write!(asked, ", model {model}");
+    }
+    if record.get("streaming").and_then(Value::as_bool) == Some(true) {
+        asked.push_str(", streamed");
+    }
+    line(text, "asked", Some(&asked));
+    line(text, "policy", string(record, "/policy_version").as_deref());
+    let removed: Vec<&str> = list(record, "/removed")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    line(
+        text,
+        "removed",
+        (!removed.is_empty()).then(|| removed.join(", ")).as_deref(),
+    );
+    for limit in list(record, "/limits") {
+        line(text, "limit", Some(&limit_text(limit)));
+    }
+    if let Some(held) = number(record, "/reservation/held_uwtu") {
+        let prompt = number(record, "/reservation/prompt_tokens").unwrap_or_default();
+        let output = number(record, "/reservation/output_bound").unwrap_or_default();
+        line(
+            text,
+            "held",
+            Some(&format!(
+                "{} for at most {prompt} prompt and {output} output tokens",
+                wtu(held)
+            )),
+        );
+    }
+    if let Some(asked) = number(record, "/reservation/clamped_from") {
+        line(
+            text,
+            "clamped",
+            Some(&format!(
+                "the caller asked for {asked} output tokens; the budget affords fewer"
+            )),
+        );
+    }
+    if let Some(state) = string(record, "/settlement/state") {
+        let count = |name: &str| number(record, &format!("/settlement/{name}")).unwrap_or_default();
+        let estimated = record
+            .pointer("/settlement/estimated")
+            .and_then(Value::as_bool)
+            == Some(true);
+        line(
+            text,
+            "settled",
+            Some(&format!(
+                "{state}: {} for {} prompt tokens ({} cached) and {} output tokens{} ({})",
+                wtu(count("charged_uwtu")),
+                count("prompt_tokens"),
+                count("cached_tokens"),
+                count("output_tokens"),
+                if estimated { ", estimated" } else { "" },
+                string(record, "/settlement/reason").unwrap_or_default(),
+            )),
+        );
+    }
+    if let Some(code) = string(record, "/outcome/code") {
+        let status = number(record, "/outcome/status").unwrap_or_default();
+        line(text, "outcome", Some(&format!("{status} {code}")));
+    }
+    line(
+        text,
+        "refused",
+        string(record, "/refusal/message").as_deref(),
+    );
+    line(
+        text,
+        "what to do",
+        string(record, "/refusal/what_to_do").as_deref(),
+    );
+    if let Some(total) = number(record, "/timing/total_us") {
+        let at =
+            |name: &str| number(record, &format!("/timing/{name}")).map_or("-".to_owned(), millis);
+        line(
+            text,
+            "time",
+            Some(&format!(
+                "passed on after {}, first data {}, end {}",
+                at("admitted_us"),
+                at("first_data_us"),
+                millis(total)
+            )),
+        );
+    }
+}
+
+fn limit_text(limit: &Value) -> String {
+    let get = |name: &str| string(limit, &format!("/{name}")).unwrap_or_default();
+    let unit = get("unit");
+    let amount = |name: &str| {
+        number(limit, &format!("/{name}")).map_or("none".to_owned(), |number| {
+            if unit == "uwtu" {
+                wtu(number)
+            } else {
+                format!("{number} {unit}")
+            }
+        })
+    };
+    format!(
+        "{} {} (tier {}): {} used, {} held, limit {}",
+        get("account"),
+        get("name"),
+        get("tier"),
+        amount("used"),
+        amount("held"),
+        amount("limit")
+    )
+}
+
+fn render_call(text: &mut String, call: &Value) {
+    let flow = format!(
+        "band {}, flow {}",
+        number_text(call, "/band"),
+        string(call, "/fairness").unwrap_or_default()
+    );
+    line(text, "flow", Some(&flow));
+    for attempt in list(call, "/attempts") {
+        render_attempt(text, attempt);
+    }
+    let outcome = string(call, "/outcome").unwrap_or_default();
+    let reason = string(call, "/reason")
+        .map(|reason| format!(" ({reason})"))
+        .unwrap_or_default();
+    line(
+        text,
+        "scheduled",
+        Some(&format!(
+            "{outcome}{reason}, {} ms in all",
+            decimal(call, "/duration_ms", 1)
+        )),
+    );
+}
+
+fn render_attempt(text: &mut String, attempt: &Value) {
+    let endpoint = string(attempt, "/endpoint").unwrap_or_default();
+    let mut chosen = format!(
+        "{endpoint} by {}, after {} ms in the queue (position {})",
+        string(attempt, "/decision/policy").unwrap_or_default(),
+        decimal(attempt, "/queue_ms", 1),
+        number_text(attempt, "/decision/queue_position"),
+    );
+    if let (Some(second), Some(margin)) = (
+        string(attempt, "/decision/runner_up"),
+        attempt.pointer("/decision/margin").and_then(Value::as_f64),
+    ) {
+        let _ = write!(chosen, "; next best {second}, {margin:.4} behind");
+    }
+    if let Some(tie) = string(attempt, "/decision/tie") {
+        let _ = write!(chosen, "; a tie broken by {tie}");
+    }
+    line(text, "chosen", Some(&chosen));
+    for candidate in list(attempt, "/decision/candidates") {
+        let field = |name: &str| number_text(candidate, &format!("/{name}"));
+        line(
+            text,
+            "candidate",
+            Some(&format!(
+                "{:<22} score {:>9}  cached {:>6}  uncached {:>6}  queue {:>7} s  prefill {:>7} s  in flight {:>3}  KV {:>4} %",
+                string(candidate, "/endpoint").unwrap_or_default(),
+                decimal(candidate, "/score", 4),
+                field("cached_tokens"),
+                field("uncached_tokens"),
+                decimal(candidate, "/queue_s", 3),
+                decimal(candidate, "/prefill_s", 3),
+                field("in_flight"),
+                candidate
+                    .pointer("/kv_use")
+                    .and_then(Value::as_f64)
+                    .map_or("-".to_owned(), |share| format!("{:.0}", share * 100.0)),
+            )),
+        );
+    }
+    let predicted =
+        |name: &str, digits| decimal(attempt, &format!("/decision/predicted/{name}"), digits);
+    let ttft = attempt
+        .pointer("/decision/predicted/ttft_s")
+        .and_then(Value::as_f64)
+        .map_or("-".to_owned(), |s| format!("{:.1}", s * 1e3));
+    line(
+        text,
+        "predicted",
+        Some(&format!(
+            "first token after {ttft} ms (measured {}), {} cached tokens (measured {})",
+            decimal(attempt, "/measured/ttft_ms", 1),
+            predicted("cached_tokens", 0),
+            number_text(attempt, "/measured/cached_tokens"),
+        )),
+    );
+    let cause = string(attempt, "/cause")
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    line(
+        text,
+        "attempt",
+        Some(&format!(
+            "{}{cause}",
+            string(attempt, "/end").unwrap_or_default()
+        )),
+    );
+}
+
+fn line(text: &mut String, name: &str, content: Option<&str>) {
+    if let Some(content) = content {
+        let _ = writeln!(text, "{name:<11} {content}");
+    }
+}
+
+fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+fn string(value: &Value, pointer: &str) -> Option<String> {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .map(str::to_owned)
+}
+
+fn number(value: &Value, pointer: &str) -> Option<u64> {
+    value.pointer(pointer).and_then(Value::as_u64)
+}
+
+fn number_text(value: &Value, pointer: &str) -> String {
+    value
+        .pointer(pointer)
+        .filter(|value| value.is_number())
+        .map_or("-".to_owned(), Value::to_string)
+}
+
+fn decimal(value: &Value, pointer: &str, digits: usize) -> String {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_f64)
+        .map_or("-".to_owned(), |number| format!("{number:.digits$}"))
+}
+
+fn wtu(micro: u64) -> String {
+    format!("{}.{:06} WTU", micro / 1_000_000, micro % 1_000_000)
+}
+
+fn millis(micros: u64) -> String {
+    format!("{:.1} ms", micros as f64 / 1e3)
+}
