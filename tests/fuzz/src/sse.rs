@@ -6,8 +6,8 @@ use inference_wire::usage::{Meter, StreamFact, stream_fact};
 
 use crate::{ROUTES, digest};
 
-/// Lines longer than this end a stream; short, so that the limit is reached.
-const LINE_LIMIT: usize = 512;
+/// Lines longer than this end a stream; short, so that the limit is reached, but longer than most.
+const LINE_LIMIT: usize = 1024;
 
 /// Reads `data` as a stream, at once and in pieces.
 pub fn sse(data: &[u8]) {

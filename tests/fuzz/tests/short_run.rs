@@ -58,7 +58,13 @@ fn collect(directory: &Path, inputs: &mut Vec<Vec<u8>>) {
 
 #[test]
 fn streams() {
-    run(sse, &files("wire/tests/fixtures"), 3000);
+    let mut corpus = files("wire/tests/fixtures");
+    let small =
+        "event: a\ndata: {\"usage\":null}\n\n: c\n\ndata: é\ndata: 😀\n\n\ndata: [DONE]\n\n";
+    for line_end in ["\n", "\r", "\r\n", "\r\n\n"] {
+        corpus.extend(vec![small.replace('\n', line_end).into_bytes(); 10]);
+    }
+    run(sse, &corpus, 3000);
 }
 
 #[test]
