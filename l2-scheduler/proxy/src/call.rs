@@ -174,7 +174,7 @@ impl Call {
                 body,
             } => {
                 journey.first_output();
-                Relay::stream(frames, *watch, body, journey)
+                Relay::stream(frames, watch, body, journey)
             }
             Opened::Whole { verdict, body } => {
                 journey.first_output();

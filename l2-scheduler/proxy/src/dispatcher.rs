@@ -97,13 +97,12 @@ impl Dispatcher {
         let mut state = self.lock();
         state.pool.handle(now, Input::Arrive(request));
         let mut outbox = self.collect(&mut state, now, Some(key));
-        let waiting = match outbox.own.take() {
-            Some(turn) => Waiting::decided(turn),
-            None => {
-                let (sender, receiver) = oneshot::channel();
-                state.waiting.insert(key, sender);
-                Waiting::queued(Arc::clone(self), key, receiver)
-            }
+        let waiting = if let Some(turn) = outbox.own.take() {
+            Waiting::decided(turn)
+        } else {
+            let (sender, receiver) = oneshot::channel();
+            state.waiting.insert(key, sender);
+            Waiting::queued(Arc::clone(self), key, receiver)
         };
         drop(state);
         self.deliver(outbox);

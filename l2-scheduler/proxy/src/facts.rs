@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inference_wire::json::{Document, JsonError};
+use inference_wire::json::{Document, JsonError, Value};
 use inference_wire::prompt::{self, Piece};
 use inference_wire::route::Route;
 use scheduler_core::residency::{Block, BlockHasher, Chunking, Seed};
@@ -29,9 +29,9 @@ impl Facts {
         let root = document.root();
         let model = root
             .get("model")
-            .and_then(|model| model.as_str())
+            .and_then(Value::as_str)
             .unwrap_or_default();
-        let stream = root.get("stream").and_then(|stream| stream.as_bool());
+        let stream = root.get("stream").and_then(Value::as_bool);
         let seed = Seed::new(&model, None, cache_domain);
         let mut hasher = None;
         prompt::pieces(route, root, &mut |piece| hash(&mut hasher, seed, piece));

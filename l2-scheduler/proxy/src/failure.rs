@@ -23,6 +23,7 @@ pub(crate) struct Failure {
     pub(crate) retriable: bool,
     pub(crate) work: Work,
     code: Code,
+    message: &'static str,
     retry_after: Option<Duration>,
     usage: Option<Bytes>,
 }
@@ -44,6 +45,7 @@ impl Failure {
             end: AttemptEnd::Busy,
             work: Work::None,
             code: Code::QueueFull,
+            message: "every engine asked is busy; try again later",
             retry_after: Some(retry_after.unwrap_or(Duration::from_secs(1))),
             ..Self::failed("busy")
         }
@@ -74,17 +76,20 @@ impl Failure {
         match cut {
             Cut::Hung => Self {
                 code: Code::UpstreamTimeout,
+                message: "the engine gave no answer in time",
                 ..Self::failed(cut.as_str())
             },
             // Its client has waited as long as anyone may.
             Cut::Late | Cut::Silent => Self {
                 code: Code::UpstreamTimeout,
+                message: "the engine gave no answer in time",
                 retriable: false,
                 ..Self::failed(cut.as_str())
             },
             Cut::Shutdown => Self {
                 end: AttemptEnd::ClientClosed,
                 code: Code::ShuttingDown,
+                message: "the scheduler is shutting down",
                 retriable: false,
                 ..Self::failed(cut.as_str())
             },
@@ -93,13 +98,7 @@ impl Failure {
 
     /// What the client is told when no other endpoint is asked.
     pub(crate) fn problem(self) -> Problem {
-        let message = match self.code {
-            Code::QueueFull => "every engine asked is busy; try again later",
-            Code::UpstreamTimeout => "the engine gave no answer in time",
-            Code::ShuttingDown => "the scheduler is shutting down",
-            _ => "the engine failed before it answered",
-        };
-        let mut problem = Problem::new(self.code, message);
+        let mut problem = Problem::new(self.code, self.message);
         problem.retry_after = self.retry_after;
         problem.usage = self.usage;
         problem
@@ -112,6 +111,7 @@ impl Failure {
             retriable: true,
             work: Work::Prefill,
             code: Code::UpstreamError,
+            message: "the engine failed before it answered",
             retry_after: None,
             usage: None,
         }

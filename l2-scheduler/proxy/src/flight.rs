@@ -141,14 +141,14 @@ mod tests {
 
     #[test]
     fn a_cut_wakes_the_attempt_once_and_keeps_its_first_reason() {
-        let wakes = Arc::new(Wakes::default());
-        let waker = Waker::from(Arc::clone(&wakes));
+        let woken = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         let flight = Flight::new(0);
         assert_eq!(flight.poll_cut(&mut context), Poll::Pending);
         flight.cut(Cut::Hung);
         flight.cut(Cut::Shutdown);
-        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(flight.poll_cut(&mut context), Poll::Ready(Cut::Hung));
     }
 

@@ -128,8 +128,8 @@ impl Journey {
         let Some(attempt) = &mut self.attempt else {
             return;
         };
-        attempt.measured.ttft_ms = Some(ms(now.since(attempt.dispatched)));
         if self.streaming {
+            attempt.measured.ttft_ms = Some(ms(now.since(attempt.dispatched)));
             attempt.booking.first_token();
             self.shared.metrics.first_token(now.since(self.arrived));
         }

@@ -165,10 +165,9 @@ impl Metrics {
 
     /// Takes the gauges from the pool; they are only looked at when the page is.
     pub(crate) fn show(&self, pool: &PoolSnapshot) {
-        self.queue_length.set(pool.queue_length as i64);
-        self.queue_bytes
-            .set(i64::try_from(pool.queue_bytes).unwrap_or(i64::MAX));
-        self.in_flight.set(pool.bookings as i64);
+        self.queue_length.set(gauge(pool.queue_length as u64));
+        self.queue_bytes.set(gauge(pool.queue_bytes));
+        self.in_flight.set(gauge(pool.bookings as u64));
         for (cause, name) in [
             (SaturationCause::Load, "load"),
             (SaturationCause::NoData, "no_data"),
@@ -212,6 +211,10 @@ impl Metrics {
     pub(crate) fn encode(&self, page: &mut String) -> fmt::Result {
         encode(page, &self.registry)
     }
+}
+
+fn gauge(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<EndpointMetrics> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
-use inference_wire::json::Document;
+use inference_wire::json::{Document, Value};
 use inference_wire::route::Route;
 use scheduler_core::{EndpointSnapshot, EndpointState};
 
@@ -16,12 +16,12 @@ use crate::upstream::Outbound;
 /// A longer list is refused.
 const LIST_BYTES: usize = 4 << 20;
 
-/// Answers `GET /v1/models` and `GET /v1/models/{id}`.
-pub(crate) async fn answer(shared: &Arc<Shared>, route: &Route) -> Response<Body> {
+/// Answers `GET /v1/models`, and with an id `GET /v1/models/{id}`.
+pub(crate) async fn answer(shared: &Arc<Shared>, id: Option<&str>) -> Response<Body> {
     match list(shared).await {
-        Ok(list) => match route {
-            Route::Model(id) => one(&list, id),
-            _ => json(list),
+        Ok(list) => match id {
+            Some(id) => one(&list, id),
+            None => json(list),
         },
         Err(problem) => problem.into_response(),
     }
@@ -64,10 +64,9 @@ async fn fetch(shared: &Shared, endpoint: &EndpointSnapshot) -> Option<Bytes> {
 fn one(list: &Bytes, id: &str) -> Response<Body> {
     let found = Document::parse(list).ok().and_then(|document| {
         let models = document.root().get("data")?;
-        let named = |model: &inference_wire::json::Value<'_>| {
-            model.get("id").and_then(|found| found.as_str()).as_deref() == Some(id)
-        };
-        models.elements().find(named).map(|model| model.span())
+        let named =
+            |model: &Value<'_>| model.get("id").and_then(Value::as_str).as_deref() == Some(id);
+        models.elements().find(named).map(Value::span)
     });
     match found {
         Some(span) => json(list.slice(span)),

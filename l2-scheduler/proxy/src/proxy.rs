@@ -123,8 +123,11 @@ impl SchedulerProxy {
         if !route.allows(request.method().as_str()) {
             return self.refuse_method(&route);
         }
-        if let Route::Models | Route::Model(_) = route {
-            return models::answer(&self.0, &route).await;
+        if route == Route::Models {
+            return models::answer(&self.0, None).await;
+        }
+        if let Route::Model(id) = &route {
+            return models::answer(&self.0, Some(id)).await;
         }
         match Call::new(&self.0, &context, route, request) {
             Ok(call) => call.answer().await,

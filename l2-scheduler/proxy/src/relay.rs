@@ -45,7 +45,7 @@ pub(crate) enum Kind {
 
 /// A stream of events.
 pub(crate) struct Streaming {
-    watch: Watch,
+    watch: Box<Watch>,
     /// The beginning of an event, held until the rest is there: after a cut, an error event must be readable.
     held: VecDeque<Bytes>,
 }
@@ -76,7 +76,7 @@ impl Relay {
     /// Passes on a stream whose first frames have been read.
     pub(crate) fn stream(
         frames: VecDeque<Bytes>,
-        watch: Watch,
+        watch: Box<Watch>,
         body: AnswerBody,
         journey: Box<Journey>,
     ) -> Self {
@@ -202,10 +202,8 @@ impl Relay {
         if let Upstream::Flowing(body) = std::mem::replace(&mut self.upstream, Upstream::Ended) {
             body.give_back();
         }
-        match end {
-            AttemptEnd::Failed => self.journey.attempt_ended(end, Some("error_in_stream")),
-            _ => self.journey.attempt_ended(end, None),
-        }
+        let cause = (end == AttemptEnd::Failed).then_some("error_in_stream");
+        self.journey.attempt_ended(end, cause);
         self.journey.over(outcome(end), None);
     }
 

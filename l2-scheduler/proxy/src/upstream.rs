@@ -262,7 +262,7 @@ impl AnswerBody {
                 drive(&mut self.wire.driver, context);
                 self.poll_arrived(context)
             }
-            arrived => arrived,
+            Poll::Ready(arrived) => Poll::Ready(arrived),
         }
     }
 

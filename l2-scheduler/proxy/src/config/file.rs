@@ -69,6 +69,10 @@ struct ScrapeFile {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "settings carry their unit in their name"
+)]
 struct TimeoutsFile {
     connect_ms: u64,
     idle_connection_ms: u64,

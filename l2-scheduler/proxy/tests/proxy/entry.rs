@@ -153,7 +153,7 @@ async fn contexts_that_are_not_ours_are_refused_and_counted() {
             &proxy,
             &["context_refusals_total", &format!("\"{reason}\"")],
         );
-        assert_eq!(after, before + 1.0, "{reason}");
+        assert_eq!(after, before + 1, "{reason}");
     }
     assert_eq!(engine.count(), 1, "only the good one passed");
 }
@@ -169,7 +169,7 @@ async fn without_a_context_the_lowest_place_is_given_where_that_is_configured() 
         401,
         "a bad token never falls back"
     );
-    assert_eq!(metric(&proxy, &["requests_total", "completed"]), 1.0);
+    assert_eq!(metric(&proxy, &["requests_total", "completed"]), 1);
 }
 
 #[tokio::test]

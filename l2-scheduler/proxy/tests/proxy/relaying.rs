@@ -61,7 +61,7 @@ async fn a_whole_answer_passes_unchanged_and_its_connection_serves_again() {
             4
         );
     }
-    assert_eq!(metric(&proxy, &["requests_total", "completed"]), 5.0);
+    assert_eq!(metric(&proxy, &["requests_total", "completed"]), 5);
     until("one connection for answers, one for metrics", || {
         engine.connections() <= 2
     })
