@@ -6,6 +6,9 @@ use inference_wire::usage::from_body;
 
 use crate::{ROUTES, digest};
 
+/// A key to add; not in an input by accident, and not added where it is by design.
+const ADDED: &str = "added by the fuzzer \"\\\u{1}";
+
 /// Checks, reads and edits `data` as JSON, with `serde_json` as the judge.
 pub fn json_spans(data: &[u8]) {
     for route in &ROUTES {
@@ -113,8 +116,6 @@ fn edit_object(
             _ => drop(expected.insert(member.key.into_owned(), inner)),
         }
     }
-    // No key of the input is this long by accident, and one that is there by design is replaced.
-    const ADDED: &str = "added by the fuzzer \"\\\u{1}";
     if next(script).is_multiple_of(4) && value.get(ADDED).is_none() {
         edits.insert(value, ADDED, "true");
         expected.insert(ADDED.to_owned(), true.into());

@@ -12,7 +12,9 @@ const SEED: u64 = 20_260_101;
 fn run(entry: fn(&[u8]), corpus: &[Vec<u8>], steps: u64) {
     let seed = setting("HEADPOND_FUZZ_SEED").unwrap_or(SEED);
     let steps = setting("HEADPOND_FUZZ_STEPS").unwrap_or(steps);
-    corpus.iter().for_each(|input| entry(input));
+    for input in corpus {
+        entry(input);
+    }
     let mut mutator = Mutator::new(seed);
     for step in 0..steps {
         let input = mutator.next_input(corpus);
