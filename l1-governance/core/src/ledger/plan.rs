@@ -6,8 +6,8 @@ use super::entry::{Deltas, EntryKind};
 use super::row::{AttemptRow, Effect, LegRow, PolicyNo, State, Status};
 use super::standing::{Standing, signed};
 use super::{
-    Amounts, Attempt, Durability, Fits, Ledger, MAX_AMOUNT, Policy, Refusal, Reservation, Reserved,
-    Shortage,
+    Account, Amounts, Attempt, Durability, Fits, Ledger, MAX_AMOUNT, Policy, Refusal, Reservation,
+    Reserved, Shortage,
 };
 use crate::account::{AccountId, Tier, UnixMs};
 
@@ -21,16 +21,14 @@ pub(super) struct PlannedLeg {
 impl Ledger {
     /// The legs of a reservation, or the first account that has no room. Changes nothing.
     pub(super) fn plan(&self, reservation: &Reservation) -> Result<Vec<PlannedLeg>, Refusal> {
-        let mut legs = Vec::with_capacity(reservation.path.accounts().len());
-        for id in reservation.path.accounts() {
-            let no = self
-                .index
-                .get(id)
-                .ok_or_else(|| Refusal::NoAccount(id.clone()))?;
-            let account = &self.accounts[no.index()];
-            if account.row.status == Status::Ended {
-                return Err(Refusal::Ended(id.clone()));
-            }
+        let ids = reservation.path.accounts();
+        // Whether anyone may pay at all comes before whether there is room.
+        let accounts = ids
+            .iter()
+            .map(|id| self.active(id))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut legs = Vec::with_capacity(ids.len());
+        for (id, account) in ids.iter().zip(accounts) {
             for no in &account.policies {
                 if !self.policies[no.index()].is_target {
                     self.plan_policy(id, *no, reservation, &mut legs)?;
@@ -38,6 +36,18 @@ impl Ledger {
             }
         }
         Ok(legs)
+    }
+
+    fn active(&self, id: &AccountId) -> Result<&Account, Refusal> {
+        let no = self
+            .index
+            .get(id)
+            .ok_or_else(|| Refusal::NoAccount(id.clone()))?;
+        let account = &self.accounts[no.index()];
+        match account.row.status {
+            Status::Active => Ok(account),
+            Status::Ended => Err(Refusal::Ended(id.clone())),
+        }
     }
 
     fn plan_policy(

@@ -1,0 +1,121 @@
+//! Writes that fail or hang.
+
+use std::time::Duration;
+
+use governance_core::account::Tier;
+use governance_core::ledger::State;
+use ledger_store::{ReserveError, SqliteLedger, Unavailable};
+
+use crate::desk::{Desk, account, assert_green, attempt, commit, counters, policy, reservation};
+
+const BREAK: &str = "CREATE TRIGGER broken BEFORE INSERT ON attempt BEGIN SELECT RAISE(ABORT, 'the disk says no'); END";
+const MEND: &str = "DROP TRIGGER broken";
+
+async fn recovered(ledger: &SqliteLedger) {
+    while ledger.flush().await.is_err() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn case_03_a_strict_hold_whose_write_fails_is_never_admitted() {
+    let desk = Desk::new();
+    let ledger = desk.open();
+    ledger
+        .declare(vec![account("acme", &[policy("cap", Tier::D, 1000)])])
+        .await
+        .unwrap();
+    let intruder = desk.intruder();
+    intruder.execute_batch(BREAK).unwrap();
+    for n in 0..5 {
+        let refused = ledger
+            .reserve(reservation(n, "acme", 100))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(refused, ReserveError::Unavailable(Unavailable::Failed(_))),
+            "{refused:?}"
+        );
+    }
+    intruder.execute_batch(MEND).unwrap();
+    recovered(&ledger).await;
+    assert_eq!(counters(&ledger, "acme").await, (0, 0, 0));
+    assert_eq!(ledger.attempt(attempt(0)).await.unwrap(), None);
+    ledger
+        .reserve(reservation(9, "acme", 1000))
+        .await
+        .unwrap()
+        .settle(commit(1000));
+    assert_green(&ledger).await;
+}
+
+#[tokio::test]
+async fn what_was_granted_or_settled_before_a_failed_write_is_done_again() {
+    let desk = Desk::new();
+    let ledger = desk.open();
+    ledger
+        .declare(vec![
+            account("soft", &[policy("soft", Tier::B, 1000)]),
+            account("hard", &[policy("cap", Tier::D, 1000)]),
+        ])
+        .await
+        .unwrap();
+    let hard = ledger.reserve(reservation(1, "hard", 100)).await.unwrap();
+    let intruder = desk.intruder();
+    intruder.execute_batch(BREAK).unwrap();
+    let running = ledger.reserve(reservation(2, "soft", 200)).await.unwrap();
+    let ended = ledger.reserve(reservation(3, "soft", 300)).await;
+    hard.settle(commit(60));
+    if let Ok(ended) = ended {
+        ended.settle(commit(250));
+    }
+    assert!(ledger.flush().await.is_err());
+    intruder.execute_batch(MEND).unwrap();
+    recovered(&ledger).await;
+    assert_eq!(counters(&ledger, "hard").await, (60, 0, 0));
+    let (used, held, _) = counters(&ledger, "soft").await;
+    assert!((used == 250 || used == 0) && held == 200, "{used} {held}");
+    running.settle(commit(150));
+    assert_green(&ledger).await;
+    assert_eq!(counters(&ledger, "soft").await, (used + 150, 0, 0));
+}
+
+#[tokio::test]
+async fn a_frozen_disk_is_not_waited_for() {
+    let mut desk = Desk::new();
+    let ledger = desk.open();
+    ledger
+        .declare(vec![
+            account("soft", &[policy("soft", Tier::B, 1000)]),
+            account("hard", &[policy("cap", Tier::D, 1000)]),
+        ])
+        .await
+        .unwrap();
+    ledger.close().await.unwrap();
+    desk.options.patience = Duration::from_millis(50);
+    let ledger = desk.open();
+    ledger.flush().await.unwrap();
+    let intruder = desk.intruder();
+    intruder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let slow = ledger
+        .reserve(reservation(1, "hard", 100))
+        .await
+        .unwrap_err();
+    assert!(matches!(slow, ReserveError::Unavailable(_)), "{slow:?}");
+    // The write is under way for longer than anyone may wait: what needs no disk is refused as well.
+    let frozen = ledger
+        .reserve(reservation(2, "soft", 100))
+        .await
+        .unwrap_err();
+    assert!(matches!(frozen, ReserveError::Unavailable(_)), "{frozen:?}");
+    intruder.execute_batch("ROLLBACK").unwrap();
+    recovered(&ledger).await;
+    assert_eq!(
+        counters(&ledger, "hard").await,
+        (0, 0, 0),
+        "granted too late is released"
+    );
+    let row = ledger.attempt(attempt(1)).await.unwrap();
+    assert!(row.is_none_or(|row| row.state == State::Released));
+    assert_green(&ledger).await;
+}
