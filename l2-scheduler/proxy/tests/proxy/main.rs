@@ -7,4 +7,5 @@ mod front;
 mod relaying;
 mod retries;
 mod rig;
+mod simulated;
 mod stub;

@@ -67,7 +67,8 @@ pub(crate) fn context(n: u64) -> Context {
         objective: None,
         ttl_ms: 20_000,
         targets: Targets::default(),
-        prompt_tokens: 10,
+        // Unknown: the scheduler takes its own estimate.
+        prompt_tokens: 0,
         output_bound: 100,
         held: MicroWtu(1),
         cache_domain: "d".parse().expect("a name"),
