@@ -95,7 +95,7 @@ pub struct EngineConfig {
     pub profile: Profile,
     /// Names it serves; the first is the model's own, the others aliases.
     pub models: Vec<String>,
-    /// LoRA adapters served under their own names; each has a cache of its own.
+    /// `LoRA` adapters served under their own names; each has a cache of its own.
     pub adapters: Vec<String>,
     pub task: Task,
     pub vocabulary: Vocabulary,
@@ -120,7 +120,7 @@ pub struct EngineConfig {
     pub request_id_headers: RequestIdHeaders,
     pub cache_report: CacheReport,
     pub control_path: ControlPath,
-    /// SGLang renews its gauges every so many decoding steps (`--decode-log-interval`).
+    /// `SGLang` renews its gauges every so many decoding steps (`--decode-log-interval`).
     pub decode_log_interval: u32,
 }
 

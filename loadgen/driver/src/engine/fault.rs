@@ -62,6 +62,53 @@ pub enum UsageReport {
     Missing,
 }
 
+/// How long a fault lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasting {
+    UntilCleared,
+    Until(Instant),
+}
+
+impl Lasting {
+    pub(super) async fn over(self) {
+        match self {
+            Self::UntilCleared => std::future::pending().await,
+            Self::Until(at) => tokio::time::sleep_until(at.into()).await,
+        }
+    }
+}
+
+/// What a fault strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Listener,
+    Engine,
+    Health,
+    Request,
+    MetricsPage,
+}
+
+impl Fault {
+    fn victim(self) -> Victim {
+        match self {
+            Self::Refuse | Self::Restart { .. } => Victim::Listener,
+            Self::Stall | Self::Slow { .. } => Victim::Engine,
+            Self::Unhealthy => Victim::Health,
+            Self::HangBeforeFirstToken
+            | Self::HangAfterFirstToken
+            | Self::Cut { .. }
+            | Self::InternalError { .. }
+            | Self::ErrorInStream { .. }
+            | Self::Busy => Victim::Request,
+            Self::MetricsFreeze
+            | Self::MetricsSlow { .. }
+            | Self::MetricsDrop
+            | Self::MetricsTruncate
+            | Self::MetricsLie => Victim::MetricsPage,
+        }
+    }
+}
+
 /// What the accept loop must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listening {
@@ -75,7 +122,16 @@ struct Active {
     fault: Fault,
     /// Requests left to strike.
     times: Option<u32>,
-    until: Option<Instant>,
+    lasting: Lasting,
+}
+
+impl Active {
+    fn lasts(&self, now: Instant) -> bool {
+        match self.lasting {
+            Lasting::UntilCleared => true,
+            Lasting::Until(until) => until > now,
+        }
+    }
 }
 
 /// The faults of one engine. Later faults win over earlier ones of the same kind.
@@ -104,7 +160,7 @@ impl Faults {
         self.add(Active {
             fault,
             times: None,
-            until: None,
+            lasting: Lasting::UntilCleared,
         });
     }
 
@@ -113,7 +169,7 @@ impl Faults {
         self.add(Active {
             fault,
             times: Some(times),
-            until: None,
+            lasting: Lasting::UntilCleared,
         });
     }
 
@@ -122,7 +178,7 @@ impl Faults {
         self.add(Active {
             fault,
             times: None,
-            until: Some(Instant::now() + duration),
+            lasting: Lasting::Until(Instant::now() + duration),
         });
     }
 
@@ -134,14 +190,13 @@ impl Faults {
     }
 
     fn add(&self, active: Active) {
-        match active.fault {
-            Fault::Refuse => self.tell(Listening::Stop),
-            Fault::Restart { down_ms } => {
-                return self.tell(Listening::Restart {
-                    down: Duration::from_millis(down_ms),
-                });
-            }
-            _ => {}
+        if let Fault::Restart { down_ms } = active.fault {
+            return self.tell(Listening::Restart {
+                down: Duration::from_millis(down_ms),
+            });
+        }
+        if active.fault == Fault::Refuse {
+            self.tell(Listening::Stop);
         }
         let mut all = self.lock();
         if all.len() == MAX_ACTIVE {
@@ -158,24 +213,23 @@ impl Faults {
     }
 
     /// The latest active fault that `wanted` accepts, with when it ends.
-    fn latest<T>(
-        &self,
-        mut wanted: impl FnMut(Fault) -> Option<T>,
-    ) -> Option<(T, Option<Instant>)> {
+    fn latest<T>(&self, mut wanted: impl FnMut(Fault) -> Option<T>) -> Option<(T, Lasting)> {
         let now = Instant::now();
         let mut all = self.lock();
-        all.retain(|a| a.until.is_none_or(|until| until > now));
+        all.retain(|a| a.lasts(now));
         all.iter()
             .rev()
-            .find_map(|a| wanted(a.fault).map(|t| (t, a.until)))
+            .find_map(|a| wanted(a.fault).map(|t| (t, a.lasting)))
     }
 
     /// What strikes a request that arrives now.
     pub(super) fn strike(&self) -> Option<Fault> {
         let now = Instant::now();
         let mut all = self.lock();
-        all.retain(|a| a.until.is_none_or(|until| until > now));
-        let at = all.iter().rposition(|a| strikes_requests(a.fault))?;
+        all.retain(|a| a.lasts(now));
+        let at = all
+            .iter()
+            .rposition(|a| a.fault.victim() == Victim::Request)?;
         let fault = all[at].fault;
         if let Some(times) = &mut all[at].times {
             *times = times.saturating_sub(1);
@@ -187,14 +241,14 @@ impl Faults {
     }
 
     /// Whether the engine may not step, and until when it is known to last.
-    pub(super) fn stalled(&self) -> Option<Option<Instant>> {
+    pub(super) fn stalled(&self) -> Option<Lasting> {
         self.latest(|f| (f == Fault::Stall).then_some(()))
-            .map(|((), until)| until)
+            .map(|((), lasting)| lasting)
     }
 
-    pub(super) fn refused_until(&self) -> Option<Option<Instant>> {
+    pub(super) fn refusing(&self) -> Option<Lasting> {
         self.latest(|f| (f == Fault::Refuse).then_some(()))
-            .map(|((), until)| until)
+            .map(|((), lasting)| lasting)
     }
 
     pub(super) fn slowness(&self) -> f64 {
@@ -217,11 +271,8 @@ impl Faults {
     pub(super) fn metrics(&self) -> Vec<Fault> {
         let now = Instant::now();
         let all = self.lock();
-        let live = all
-            .iter()
-            .filter(|a| a.until.is_none_or(|until| until > now))
-            .map(|a| a.fault);
-        live.filter(|f| strikes_metrics(*f)).collect()
+        let live = all.iter().filter(|a| a.lasts(now)).map(|a| a.fault);
+        live.filter(|f| f.victim() == Victim::MetricsPage).collect()
     }
 
     pub(super) async fn changed(&self) {
@@ -233,29 +284,6 @@ impl Faults {
             .lock()
             .expect("nobody panics while holding the list of faults")
     }
-}
-
-fn strikes_requests(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::HangBeforeFirstToken
-            | Fault::HangAfterFirstToken
-            | Fault::Cut { .. }
-            | Fault::InternalError { .. }
-            | Fault::ErrorInStream { .. }
-            | Fault::Busy
-    )
-}
-
-fn strikes_metrics(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::MetricsFreeze
-            | Fault::MetricsSlow { .. }
-            | Fault::MetricsDrop
-            | Fault::MetricsTruncate
-            | Fault::MetricsLie
-    )
 }
 
 /// Body of `POST /sim/fault`: a fault with how long it lasts, or `{"fault":"clear"}`.

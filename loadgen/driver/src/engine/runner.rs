@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     config::EngineConfig,
-    fault::Faults,
+    fault::{Faults, Lasting},
     flight::{End, Flight},
     metrics::{Finished, Metrics},
     record::{Outcome, Records, UsageRecord},
@@ -212,8 +212,8 @@ impl Task {
     async fn step_forever(&mut self) {
         loop {
             self.take_inbox();
-            if let Some(until) = self.runner.faults.stalled() {
-                self.wait_out_stall(until).await;
+            if let Some(stall) = self.runner.faults.stalled() {
+                self.wait_out(stall).await;
                 continue;
             }
             let Some(run) = self.engine.begin(1) else {
@@ -251,19 +251,12 @@ impl Task {
         end
     }
 
-    async fn wait_out_stall(&mut self, until: Option<std::time::Instant>) {
+    async fn wait_out(&mut self, stall: Lasting) {
         self.clock = None;
-        let until = until.map(Instant::from_std);
-        let expiry = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
         // A fault that changes between looking and waiting is noticed a moment later.
         let recheck = tokio::time::sleep(Duration::from_millis(50));
         tokio::select! {
-            () = expiry => {}
+            () = stall.over() => {}
             () = self.runner.faults.changed() => {}
             () = recheck => {}
         }
@@ -279,8 +272,8 @@ impl Task {
             std::mem::replace(
                 &mut *inbox,
                 Inbox {
-                    inside,
                     unplaced,
+                    inside,
                     ..Inbox::default()
                 },
             )
@@ -465,7 +458,7 @@ impl Task {
 }
 
 /// Which gauges a step renews.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Renewal {
     Everything,
     Decoding,

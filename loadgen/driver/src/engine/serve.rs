@@ -12,7 +12,11 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{fault::Listening, route, runner::Runner};
+use super::{
+    fault::{Lasting, Listening},
+    route,
+    runner::Runner,
+};
 
 /// uvicorn's `timeout_keep_alive`.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -74,7 +78,10 @@ impl Server {
                         Listening::Stop => {
                             listener = None;
                             connections.at_once.cancel();
-                            reopen = self.runner.faults.refused_until().flatten().map(Instant::from_std);
+                            reopen = match self.runner.faults.refusing() {
+                                Some(Lasting::Until(at)) => Some(at.into()),
+                                Some(Lasting::UntilCleared) | None => None,
+                            };
                         }
                         Listening::Restart { down } => {
                             listener = None;

@@ -1,6 +1,6 @@
 //! An HTTP/1.1 client that hides nothing: header names as sent, one chunk at a time.
 
-use std::net::SocketAddr;
+use std::{fmt::Write, net::SocketAddr};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -62,13 +62,14 @@ impl Connection {
     ) {
         let mut head = format!("{method} {path} HTTP/1.1\r\nhost: engine\r\n");
         if method == "POST" {
-            head.push_str(&format!(
+            let _ = write!(
+                head,
                 "content-type: application/json\r\ncontent-length: {}\r\n",
                 body.len()
-            ));
+            );
         }
         for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
+            let _ = write!(head, "{name}: {value}\r\n");
         }
         let request = format!("{head}\r\n{body}");
         self.stream

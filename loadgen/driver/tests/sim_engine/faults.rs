@@ -11,7 +11,7 @@ use super::{
 };
 
 fn body(stream: bool) -> Value {
-    json!({"prompt": "x", "max_tokens": 30, "stream": stream})
+    json!({"prompt": "x", "max_tokens": 100, "stream": stream})
 }
 
 async fn open(engine: &SimEngine, stream: bool) -> Connection {
@@ -262,8 +262,8 @@ async fn a_slow_replica_takes_that_much_longer() {
     };
     let normal = time().await;
     engine.faults().inject(Fault::Slow { factor: 1_000.0 });
-    // 30 steps of at least 12.8 ms.
-    assert!(time().await >= Duration::from_millis(384).max(normal));
+    // 100 steps of at least 12.8 ms.
+    assert!(time().await >= Duration::from_millis(1_280).max(normal));
 }
 
 #[tokio::test]

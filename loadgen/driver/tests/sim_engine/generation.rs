@@ -8,9 +8,9 @@ use super::{
     eventually, start, tiny,
 };
 
-fn chat(content: &str, extra: Value) -> Value {
+fn chat(content: &str, mut extra: Value) -> Value {
     let mut body = json!({"model": "tiny", "messages": [{"role": "user", "content": content}]});
-    let members = extra.as_object().expect("an object").clone();
+    let members = std::mem::take(extra.as_object_mut().expect("an object"));
     body.as_object_mut().expect("an object").extend(members);
     body
 }

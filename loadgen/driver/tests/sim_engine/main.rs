@@ -1,4 +1,5 @@
 //! The simulated engine as its clients see it: over sockets, against recordings of the real servers.
+#![allow(clippy::panic, reason = "a test may fail in a function of its own")]
 
 mod client;
 mod disconnects;

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loadgen::engine::{RequestIdHeaders, Vocabulary};
+use loadgen::engine::{EngineConfig, RequestIdHeaders, Vocabulary};
 
 use super::{client, start, structure, tiny};
 
@@ -73,18 +73,17 @@ fn special(name: &str) -> Option<(&'static str, &'static str, String)> {
 
 fn read(directory: &Path, name: &str) -> Recording {
     let file = |kind: &str| std::fs::read_to_string(directory.join(format!("{name}.{kind}")));
-    let (method, path, request) = match special(name) {
-        Some((method, path, body)) => (method.to_owned(), path.to_owned(), body),
-        None => {
-            let text = file("request").unwrap_or_else(|e| panic!("{name}: {e}"));
-            let (line, body) = text.split_once('\n').unwrap_or((&text, ""));
-            let (method, path) = line.split_once(' ').expect("method and path");
-            (
-                method.to_owned(),
-                path.to_owned(),
-                body.trim_end_matches('\n').to_owned(),
-            )
-        }
+    let (method, path, request) = if let Some((method, path, body)) = special(name) {
+        (method.to_owned(), path.to_owned(), body)
+    } else {
+        let text = file("request").unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (line, body) = text.split_once('\n').unwrap_or((&text, ""));
+        let (method, path) = line.split_once(' ').expect("method and path");
+        (
+            method.to_owned(),
+            path.to_owned(),
+            body.trim_end_matches('\n').to_owned(),
+        )
     };
     let headers = match name {
         "request-id-header" | "reqid-echo" => vec![("x-request-id", "my-req-123")],
@@ -108,6 +107,15 @@ fn read(directory: &Path, name: &str) -> Recording {
         header_names: names.collect(),
         body: file("body").expect("a body was recorded"),
     }
+}
+
+/// Whether a stream is the recorded one. On a busy machine a chunk carries several tokens, so the kind of
+/// chunk that is neither the first nor the last of its choice may be missing.
+fn is_stream_of(recorded: &[String], ours: &[String]) -> bool {
+    let mut rest = recorded.iter();
+    ours.last() == recorded.last()
+        && ours.len() + 1 >= recorded.len()
+        && ours.iter().all(|line| rest.any(|r| r == line))
 }
 
 async fn replay(addr: SocketAddr, recording: &Recording) -> Vec<String> {
@@ -144,12 +152,11 @@ async fn replay(addr: SocketAddr, recording: &Recording) -> Vec<String> {
         .header("content-type")
         .is_some_and(|t| t.starts_with("text/event-stream"))
     {
-        let recorded = structure::of_stream(&recording.body).join("");
-        compare(
-            "events",
-            recorded,
-            structure::of_stream(&answer.body).join(""),
-        );
+        let recorded = structure::of_stream(&recording.body);
+        let ours = structure::of_stream(&answer.body);
+        if !is_stream_of(&recorded, &ours) {
+            compare("events", recorded.concat(), ours.concat());
+        }
         for chunk in &answer.chunks {
             compare(
                 "events per chunk",
@@ -162,9 +169,9 @@ async fn replay(addr: SocketAddr, recording: &Recording) -> Vec<String> {
     } else {
         let shape = |body: &str| match serde_json::from_str::<serde_json::Value>(body) {
             Ok(mut json) => {
-                UNPUBLISHED
-                    .iter()
-                    .for_each(|name| drop(json.as_object_mut().and_then(|o| o.remove(*name))));
+                if let Some(members) = json.as_object_mut() {
+                    members.retain(|name, _| !UNPUBLISHED.contains(&name.as_str()));
+                }
                 structure::of(&json)
             }
             Err(_) => body.to_owned(),
@@ -177,12 +184,16 @@ async fn replay(addr: SocketAddr, recording: &Recording) -> Vec<String> {
 /// Replays the recordings `names`; an engine with request-id headers for those recorded with them.
 async fn check(vocabulary: Vocabulary, names: &[&str]) {
     let adapters = vec!["la".to_owned(), "lb".to_owned()];
-    let plain = start(tiny(vocabulary)).await;
-    let mut config = tiny(vocabulary);
+    let tiny = || EngineConfig {
+        speed: 4.0,
+        ..tiny(vocabulary)
+    };
+    let plain = start(tiny()).await;
+    let mut config = tiny();
     config.request_id_headers = RequestIdHeaders::Echo;
     config.adapters = adapters;
     let echoing = start(config).await;
-    let mut config = tiny(vocabulary);
+    let mut config = tiny();
     config.control_path = loadgen::engine::ControlPath::Off;
     let closed = start(config).await;
     let directory = directory(vocabulary);

@@ -55,7 +55,7 @@ pub(super) fn delta(delta: &Delta<'_>, events: &mut Events) {
 
 pub(super) fn end(reply: &Reply, totals: Totals, finish: Finish, events: &mut Events) {
     events.named("content_block_stop", |s| {
-        s.push_str("{\"type\":\"content_block_stop\",\"index\":0}")
+        s.push_str("{\"type\":\"content_block_stop\",\"index\":0}");
     });
     let stop = reply.outputs[0]
         .stop
@@ -71,7 +71,7 @@ pub(super) fn end(reply: &Reply, totals: Totals, finish: Finish, events: &mut Ev
         );
     });
     events.named("message_stop", |s| {
-        s.push_str("{\"type\":\"message_stop\"}")
+        s.push_str("{\"type\":\"message_stop\"}");
     });
 }
 

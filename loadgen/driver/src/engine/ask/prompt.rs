@@ -31,12 +31,12 @@ pub(super) fn prompts(
             let mut tokens = Vec::new();
             turn("tool", get("tools"), &mut tokens);
             turn("system", get("instructions"), &mut tokens);
-            match get("input") {
-                text @ Value::String(_) => {
-                    turn("user", text, &mut tokens);
-                    tokens.push(role_marker("assistant"));
-                }
-                items => conversation(config, items, "input", &mut tokens)?,
+            let input = get("input");
+            if input.is_string() {
+                turn("user", input, &mut tokens);
+                tokens.push(role_marker("assistant"));
+            } else {
+                conversation(config, input, "input", &mut tokens)?;
             }
             Ok(vec![tokens])
         }
@@ -111,7 +111,7 @@ fn add_content(content: &Value, tokens: &mut Vec<Token>) {
             }
         }
         other @ (Value::Bool(_) | Value::Number(_) | Value::Object(_)) => {
-            tokenize(&other.to_string(), tokens)
+            tokenize(&other.to_string(), tokens);
         }
     }
 }
@@ -128,12 +128,9 @@ pub(super) fn texts(value: &Value) -> Result<Vec<Vec<Token>>, Problem> {
         Value::Array(values) if values.first().is_some_and(Value::is_number) => vec![ids(value)?],
         Value::Array(values) => values
             .iter()
-            .map(|v| match v {
-                Value::String(text) => Ok(one(text)),
-                other => ids(other),
-            })
+            .map(|v| v.as_str().map_or_else(|| ids(v), |text| Ok(one(text))))
             .collect::<Result<_, _>>()?,
-        _ => {
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => {
             return Err(Problem::refused(
                 "prompt must be a string, token ids, or a list of these.",
             ));

@@ -11,13 +11,12 @@ use super::{Answer, Body, Break, Broken, Duration, Fault, Names, Runner};
 pub(super) async fn respond(runner: &Arc<Runner>, names: Names) -> Answer {
     let faults = runner.faults.metrics();
     for fault in &faults {
-        match fault {
-            Fault::MetricsSlow { delay_ms } => {
-                tokio::time::sleep(Duration::from_millis(*delay_ms)).await
-            }
-            Fault::MetricsDrop => return Err(Broken),
-            _ => {}
+        if let Fault::MetricsSlow { delay_ms } = fault {
+            tokio::time::sleep(Duration::from_millis(*delay_ms)).await;
         }
+    }
+    if faults.contains(&Fault::MetricsDrop) {
+        return Err(Broken);
     }
     let page = Bytes::from(render(runner, &names, &faults));
     let body = if faults.contains(&Fault::MetricsTruncate) {
@@ -88,18 +87,15 @@ fn decode(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
         let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-        match hex
+        if let Some(byte) = hex
             .and_then(|h| u8::from_str_radix(h, 16).ok())
             .filter(|_| *first == b'%')
         {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(if *first == b'+' { b' ' } else { *first });
-                rest = after;
-            }
+            bytes.push(byte);
+            rest = &after[2..];
+        } else {
+            bytes.push(if *first == b'+' { b' ' } else { *first });
+            rest = after;
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
