@@ -27,7 +27,7 @@ fn openai_anthropic_and_langchain_work_unmodified() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path();
     for (number, tenant) in ["everyday", "limited", "broke"].iter().enumerate() {
-        let key = format!("hp-sdk{number:09}-abcdefghijklmnopqrstuvwxyz012345");
+        let key = format!("hp-sdkkeynumb2{}-abcdefghijklmnopqrstuvwxyz012345", number + 2);
         std::fs::write(path.join(format!("{tenant}.key")), key).expect("a key file");
     }
     let config = path.join("headpond.yaml");
