@@ -59,7 +59,14 @@ impl StepModel {
 
     /// Seconds to prefill `tokens` whose attention area is `area`, beside decoding that adds `over` to every step.
     pub(crate) fn prefill(&self, tokens: f64, area: f64, over: f64) -> f64 {
-        self.lin * tokens + self.quad * area + (tokens / self.batch).ceil() * (self.fix + over)
+        self.lin * tokens + self.quad * area + self.steps(tokens) * (self.fix + over)
+    }
+
+    /// Steps to prefill `tokens`. (Not `ceil`, which is a call on plain x86-64; this runs for every endpoint.)
+    pub(crate) fn steps(&self, tokens: f64) -> f64 {
+        let exact = tokens / self.batch;
+        let whole = f64::from(exact as u32);
+        if whole < exact { whole + 1.0 } else { whole }
     }
 
     /// Seconds of a step that only decodes.

@@ -56,9 +56,9 @@ impl Filters {
         filtered.tried = self.prefer(|passed| !passed.tried);
         for passed in &self.passed {
             if passed.full {
-                filtered.full += 1
+                filtered.full += 1;
             } else {
-                self.eligible.push(passed.index)
+                self.eligible.push(passed.index);
             }
         }
         if self.eligible.is_empty() {

@@ -15,7 +15,9 @@ mod table;
 mod tests;
 
 pub(crate) use blocks::hash_bytes;
+
 pub use blocks::{Block, BlockHasher, Chunking, Seed};
+use std::hint::black_box;
 
 use lru::Lru;
 use sets::{SetId, Sets};
@@ -57,6 +59,9 @@ struct Cache {
 const EVICTION_BATCH: usize = 64;
 /// How often the byte cap is checked inside one long insertion.
 const CAP_CHECK: usize = 256;
+/// Blocks whose memory is asked for at once. Loads that do not depend on each other overlap; one after the other each
+/// would wait for main memory, which is what storing a block costs.
+const PREFETCH: usize = 32;
 
 impl Residency {
     /// An empty index that stays within `max_bytes`.
@@ -109,18 +114,24 @@ impl Residency {
         self.purge(2 * blocks.len() + EVICTION_BATCH);
         let capacity = self.caches[holder.index()].capacity;
         let fits = blocks.partition_point(|block| u64::from(block.end_tokens) <= capacity);
-        for at in (0..fits).rev() {
-            let start = if at == 0 {
-                0
-            } else {
-                blocks[at - 1].end_tokens
-            };
-            self.store(
-                holder,
-                blocks[at].hash,
-                blocks[at].end_tokens.saturating_sub(start),
-            );
-            if at % CAP_CHECK == 0 {
+        for (group, part) in blocks[..fits].chunks(PREFETCH).enumerate().rev() {
+            let lru = &self.caches[holder.index()].lru;
+            for block in part {
+                black_box((lru.peek(block.hash), self.table.peek(block.hash)));
+            }
+            for at in (0..part.len()).rev().map(|at| group * PREFETCH + at) {
+                let start = if at == 0 {
+                    0
+                } else {
+                    blocks[at - 1].end_tokens
+                };
+                self.store(
+                    holder,
+                    blocks[at].hash,
+                    blocks[at].end_tokens.saturating_sub(start),
+                );
+            }
+            if group % (CAP_CHECK / PREFETCH) == 0 {
                 self.enforce_cap();
             }
         }
@@ -153,9 +164,9 @@ impl Residency {
             while other - same > 1 {
                 let middle = usize::midpoint(same, other);
                 if set_at(middle) == current {
-                    same = middle
+                    same = middle;
                 } else {
-                    other = middle
+                    other = middle;
                 }
             }
             let next = set_at(other);
@@ -213,8 +224,20 @@ impl Residency {
     }
 
     fn shrink_to_capacity(&mut self, holder: Holder) {
-        while self.caches[holder.index()].tokens > self.caches[holder.index()].capacity {
-            self.evict(holder);
+        let is_over = |cache: &Cache| cache.tokens > cache.capacity;
+        while is_over(&self.caches[holder.index()]) {
+            for hash in self.caches[holder.index()]
+                .lru
+                .oldest_first()
+                .take(PREFETCH)
+            {
+                black_box(self.table.peek(hash));
+            }
+            for _ in 0..PREFETCH {
+                if is_over(&self.caches[holder.index()]) {
+                    self.evict(holder);
+                }
+            }
         }
     }
 

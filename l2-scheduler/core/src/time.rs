@@ -23,6 +23,15 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0) as f64 * 1e-9
     }
 
+    /// This time moved earlier by `duration`, not before the origin.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+
     /// This time moved later by `seconds`; anything not positive and finite moves it nowhere.
     #[must_use]
     pub fn after_seconds(self, seconds: f64) -> Self {

@@ -58,7 +58,7 @@ impl Calibration {
         seconds: f64,
     ) {
         let first = self.first;
-        let steps = (f64::from(uncached) / first.batch).ceil();
+        let steps = first.steps(f64::from(uncached));
         self.learn(
             [
                 first.lin * f64::from(uncached),

@@ -1,7 +1,5 @@
 //! What scrapes say of an engine, each field with its own time, and what follows about requests that are not ours.
 
-use std::time::Duration;
-
 use super::load::Load;
 use crate::{Observation, Timestamp};
 
@@ -131,18 +129,18 @@ impl View {
         self.max_context
     }
 
-    pub(crate) fn foreign(&self, now: Timestamp, stale_after: Duration) -> Foreign {
+    /// What is others', as far as it was seen at `oldest` or later.
+    pub(crate) fn foreign(&self, oldest: Timestamp) -> Foreign {
         Foreign {
-            waiting: fresh(self.foreign_waiting, now, stale_after),
-            running: fresh(self.foreign_running, now, stale_after),
-            context: fresh(self.foreign_context, now, stale_after),
+            waiting: fresh(self.foreign_waiting, oldest),
+            running: fresh(self.foreign_running, oldest),
+            context: fresh(self.foreign_context, oldest),
         }
     }
 
-    /// Whether the load fields are young enough to count.
-    pub(crate) fn is_fresh(&self, now: Timestamp, stale_after: Duration) -> bool {
-        self.load_seen()
-            .is_some_and(|at| now.since(at) <= stale_after)
+    /// Whether the load was seen at `oldest` or later.
+    pub(crate) fn is_fresh(&self, oldest: Timestamp) -> bool {
+        self.load_seen().is_some_and(|at| at >= oldest)
     }
 
     pub(crate) fn age_seconds(&self, now: Timestamp) -> Option<f64> {
@@ -150,10 +148,12 @@ impl View {
     }
 
     /// Seconds of cost for not knowing: nothing while own bookings can stand in, then rising.
-    pub(crate) fn handicap_seconds(&self, now: Timestamp, stale_after: Duration) -> f64 {
-        let age = now.seconds_since(self.load_seen().unwrap_or(self.known_since));
-        let beyond = (age - stale_after.as_secs_f64()).max(0.0);
-        MAX_HANDICAP_S * (beyond / HANDICAP_RISE_S).min(1.0)
+    pub(crate) fn handicap_seconds(&self, oldest: Timestamp) -> f64 {
+        let seen = self.load_seen().unwrap_or(self.known_since);
+        if seen >= oldest {
+            return 0.0;
+        }
+        MAX_HANDICAP_S * (oldest.seconds_since(seen) / HANDICAP_RISE_S).min(1.0)
     }
 
     fn load_seen(&self) -> Option<Timestamp> {
@@ -169,9 +169,9 @@ fn merge<T>(old: &mut Option<T>, new: Option<T>) {
     }
 }
 
-fn fresh<T: Default>(dated: Option<Dated<T>>, now: Timestamp, limit: Duration) -> T {
+fn fresh<T: Default>(dated: Option<Dated<T>>, oldest: Timestamp) -> T {
     dated
-        .filter(|dated| now.since(dated.at) <= limit)
+        .filter(|dated| dated.at >= oldest)
         .map(|dated| dated.value)
         .unwrap_or_default()
 }

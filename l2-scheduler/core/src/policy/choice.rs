@@ -39,13 +39,13 @@ pub(crate) fn choose(
         Ties::Within { absolute, relative } => (least + absolute.max(relative * least.abs()), true),
         Ties::Chance => (least, false),
     };
-    let mut tied: Vec<usize> = (0..rows.len()).filter(|at| scores[*at] <= limit).collect();
-    let tie = if tied.len() == 1 {
+    let mut equal: Vec<usize> = (0..rows.len()).filter(|at| scores[*at] <= limit).collect();
+    let tie = if equal.len() == 1 {
         None
     } else {
-        Some(break_tie(rows, &mut tied, by_knowledge, spread, rng))
+        Some(break_tie(rows, &mut equal, by_knowledge, spread, rng))
     };
-    let chosen = tied[0];
+    let chosen = equal[0];
     Choice {
         chosen,
         tie,

@@ -107,7 +107,7 @@ impl Pool {
             // Nothing more is asked of an engine that has left.
             _ if self.endpoints[index].presence() == Presence::Gone => {}
             AttemptEnd::Completed { cached_tokens, .. } => {
-                self.completed(now, index, &booking, cached_tokens)
+                self.completed(now, index, &booking, cached_tokens);
             }
             AttemptEnd::ClientClosed | AttemptEnd::Rejected => {}
             AttemptEnd::Busy => self.busy(now, index),
@@ -188,7 +188,7 @@ impl Pool {
             return;
         }
         let seconds = now.seconds_since(since.max(booking.dispatched_at));
-        let foreign = endpoint.view.foreign(now, self.config.engine.stale_after);
+        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
         if foreign.waiting > 0 {
             return;
         }
@@ -215,7 +215,7 @@ impl Pool {
 
     fn learn_step(&mut self, now: Timestamp, index: usize, seconds: f64) {
         let endpoint = &self.endpoints[index];
-        let foreign = endpoint.view.foreign(now, self.config.engine.stale_after);
+        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
         let decoding = f64::from(endpoint.load.decoding() + foreign.running);
         let context = endpoint.load.decoding_context() as f64 + foreign.context;
         let calibration = &mut self.classes[endpoint.class].calibration;

@@ -37,7 +37,7 @@ impl Default for QueueConfig {
         Self {
             requests: 4096,
             bytes: 256 << 20,
-            ttl: Duration::from_secs(60),
+            ttl: Duration::from_mins(1),
             no_endpoint_ttl: Duration::from_secs(15),
         }
     }
@@ -110,7 +110,7 @@ impl Default for HealthConfig {
             max_backoff: Duration::from_secs(30),
             hang_floor: Duration::from_secs(2),
             hang_factor: 5.0,
-            whole_answer: Duration::from_secs(120),
+            whole_answer: Duration::from_mins(2),
         }
     }
 }

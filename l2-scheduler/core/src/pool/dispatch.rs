@@ -240,6 +240,7 @@ impl Pool {
         };
         // Blocks estimate tokens from bytes where the prompt was counted.
         let scale = (f64::from(prompt) / f64::from(counted.max(1))).min(1.0);
+        let oldest = self.oldest_metrics(now);
         scratch.rows.clear();
         for index in &scratch.filters.eligible {
             let depth = scratch.depths[*index as usize] as usize;
@@ -252,15 +253,21 @@ impl Pool {
             let cached = ((f64::from(held) * scale) as u32).min(prompt - 1);
             scratch
                 .rows
-                .push(self.row(now, *index, prompt - cached, cached));
+                .push(self.row(now, oldest, *index, cached, prompt - cached));
         }
     }
 
-    fn row(&self, now: Timestamp, index: u32, uncached: u32, cached: u32) -> Row {
+    fn row(
+        &self,
+        now: Timestamp,
+        oldest: Timestamp,
+        index: u32,
+        cached: u32,
+        uncached: u32,
+    ) -> Row {
         let endpoint = &self.endpoints[index as usize];
         let model = self.classes[endpoint.class].calibration.model();
-        let stale_after = self.config.engine.stale_after;
-        let foreign = endpoint.view.foreign(now, stale_after);
+        let foreign = endpoint.view.foreign(oldest);
         let pace = endpoint.pace.factor();
         let decoding = f64::from(endpoint.load.decoding() + foreign.running);
         let context = endpoint.load.decoding_context() as f64 + foreign.context;
@@ -279,11 +286,11 @@ impl Pool {
                 ) * pace,
                 decoding,
                 context_s: model.per_context * context * pace,
-                handicap_s: endpoint.view.handicap_seconds(now, stale_after),
+                handicap_s: endpoint.view.handicap_seconds(oldest),
             },
             in_flight: endpoint.load.count() + foreign.waiting + foreign.running,
             context: context as u64,
-            kv_use: self.kv_use(now, endpoint),
+            kv_use: self.kv_share(endpoint, foreign.context),
             weight: endpoint.weight,
             name_hash: endpoint.name_hash,
         }

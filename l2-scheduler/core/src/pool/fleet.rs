@@ -48,8 +48,7 @@ impl Pool {
             room.max(self.kv_use(now, endpoint)).min(1.0)
         };
         let value = ready().map(taken).sum::<f64>() / count as f64;
-        let is_seen =
-            ready().any(|endpoint| endpoint.view.is_fresh(now, self.config.engine.stale_after));
+        let is_seen = ready().any(|endpoint| endpoint.view.is_fresh(self.oldest_metrics(now)));
         Saturation {
             cause: if is_seen {
                 SaturationCause::Load
@@ -61,7 +60,7 @@ impl Pool {
     }
 
     fn endpoint_snapshot(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointSnapshot {
-        let foreign = endpoint.view.foreign(now, self.config.engine.stale_after);
+        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
         let model = self.classes[endpoint.class].calibration.model();
         let over = model.over(
             f64::from(endpoint.load.decoding()),
@@ -88,14 +87,22 @@ impl Pool {
         }
     }
 
+    /// Metrics from before this time no longer count.
+    pub(super) fn oldest_metrics(&self, now: Timestamp) -> Timestamp {
+        now.before(self.config.engine.stale_after)
+    }
+
     /// Share of the KV cache that own bookings and others hold.
     pub(super) fn kv_use(&self, now: Timestamp, endpoint: &Endpoint) -> f64 {
-        let foreign = endpoint.view.foreign(now, self.config.engine.stale_after);
-        let capacity = endpoint
-            .view
-            .capacity()
-            .unwrap_or(self.config.residency.default_capacity_tokens);
-        (endpoint.load.context() as f64 + foreign.context) / capacity.max(1) as f64
+        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
+        self.kv_share(endpoint, foreign.context)
+    }
+
+    /// The same where the context of others is known.
+    pub(super) fn kv_share(&self, endpoint: &Endpoint, foreign_context: f64) -> f64 {
+        let default = self.config.residency.default_capacity_tokens;
+        let capacity = endpoint.view.capacity().unwrap_or(default);
+        (endpoint.load.context() as f64 + foreign_context) / capacity.max(1) as f64
     }
 
     pub(super) fn endpoint_up(&mut self, now: Timestamp, spec: &EndpointSpec) {

@@ -55,8 +55,26 @@ impl Lru {
         if (self.len + 1) * 8 > self.slots.len() * 7 {
             self.resize((self.slots.len() * 4 / 3).max(FIRST_SLOTS));
         }
-        self.insert_new(key);
+        let at = self.vacant_for(key);
+        self.slots[at].key = key;
+        self.link_newest(at);
+        self.len += 1;
         true
+    }
+
+    /// Loads what `touch` will look at; see [`super::PREFETCH`].
+    pub(super) fn peek(&self, key: u64) -> u64 {
+        self.slots.get(self.home(key)).map_or(0, |slot| slot.key)
+    }
+
+    /// Keys from the least recently used on.
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = u64> + '_ {
+        let mut next = self.oldest;
+        std::iter::from_fn(move || {
+            let slot = self.slots.get(next as usize)?;
+            next = slot.newer;
+            Some(slot.key)
+        })
     }
 
     /// Takes out the least recently used key.
@@ -107,14 +125,12 @@ impl Lru {
         None
     }
 
-    fn insert_new(&mut self, key: u64) {
+    fn vacant_for(&self, key: u64) -> usize {
         let mut at = self.home(key);
         while self.slots[at].older != VACANT {
             at = self.next(at);
         }
-        self.slots[at].key = key;
-        self.link_newest(at);
-        self.len += 1;
+        at
     }
 
     fn link_newest(&mut self, at: usize) {
@@ -169,13 +185,28 @@ impl Lru {
         self.slots[gap] = EMPTY_SLOT;
     }
 
+    /// Homes keep the order of keys, so moving slots in their order writes memory in order too; then the links follow.
     fn resize(&mut self, slots: usize) {
         let old = std::mem::replace(&mut self.slots, vec![EMPTY_SLOT; slots].into_boxed_slice());
-        let mut from = self.oldest;
-        (self.oldest, self.newest, self.len) = (NIL, NIL, 0);
-        while let Some(slot) = old.get(from as usize) {
-            self.insert_new(slot.key);
-            from = slot.newer;
+        let mut moved = vec![NIL; old.len()];
+        let occupied = || {
+            old.iter()
+                .enumerate()
+                .filter(|(_, slot)| slot.older != VACANT)
+        };
+        for (from, slot) in occupied() {
+            let to = self.vacant_for(slot.key);
+            self.slots[to] = Slot {
+                older: NIL,
+                ..*slot
+            };
+            moved[from] = to as u32;
         }
+        let follow = |link: u32| moved.get(link as usize).copied().unwrap_or(NIL);
+        for (from, slot) in occupied() {
+            let to = &mut self.slots[moved[from] as usize];
+            (to.older, to.newer) = (follow(slot.older), follow(slot.newer));
+        }
+        (self.oldest, self.newest) = (follow(self.oldest), follow(self.newest));
     }
 }

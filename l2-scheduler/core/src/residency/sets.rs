@@ -32,7 +32,7 @@ struct Set {
 
 #[derive(Debug)]
 pub(super) struct Sets {
-    sets: Vec<Set>,
+    interned: Vec<Set>,
     by_hash: HashTable<u32>,
     free: Vec<u32>,
     heap_bytes: usize,
@@ -68,7 +68,7 @@ impl Sets {
             blocks: 0,
         };
         Self {
-            sets: vec![empty],
+            interned: vec![empty],
             by_hash: HashTable::new(),
             free: Vec::new(),
             heap_bytes: 0,
@@ -80,7 +80,7 @@ impl Sets {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.sets.capacity() * size_of::<Set>()
+        self.interned.capacity() * size_of::<Set>()
             + self.by_hash.allocation_size()
             + self.free.capacity() * 4
             + self.heap_bytes
@@ -91,12 +91,12 @@ impl Sets {
         let to = if (self.last_with.from, self.last_with.holder) == (from, holder) {
             self.last_with.to
         } else {
-            let hash = self.sets[from.0 as usize]
+            let hash = self.interned[from.0 as usize]
                 .hash
                 .wrapping_add(member_hash(holder));
             self.load(from);
             set_bit(&mut self.scratch, holder, true);
-            let live = self.sets.len() - self.free.len();
+            let live = self.interned.len() - self.free.len();
             let may_grow = live < SetId::LIMIT / 4 * 3
                 && live * size_of::<Set>() + self.heap_bytes < self.max_bytes;
             self.intern(hash, may_grow)?
@@ -111,7 +111,7 @@ impl Sets {
         let to = if (self.last_without.from, self.last_without.holder) == (from, holder) {
             self.last_without.to
         } else {
-            let hash = self.sets[from.0 as usize]
+            let hash = self.interned[from.0 as usize]
                 .hash
                 .wrapping_sub(member_hash(holder));
             self.load(from);
@@ -126,8 +126,8 @@ impl Sets {
 
     /// Calls `lost` for every member of `from` that is not in `to`.
     pub(super) fn for_each_lost(&self, from: SetId, to: SetId, mut lost: impl FnMut(u32)) {
-        let kept = &self.sets[to.0 as usize].members;
-        match &self.sets[from.0 as usize].members {
+        let kept = &self.interned[to.0 as usize].members;
+        match &self.interned[from.0 as usize].members {
             Members::Few { len, ids } => {
                 for &id in &ids[..usize::from(*len)] {
                     if !kept.contains(id) {
@@ -150,7 +150,7 @@ impl Sets {
     /// The members of `id` as bits into the scratch space.
     fn load(&mut self, id: SetId) {
         self.scratch.clear();
-        match &self.sets[id.0 as usize].members {
+        match &self.interned[id.0 as usize].members {
             Members::Few { len, ids } => {
                 for &holder in &ids[..usize::from(*len)] {
                     set_bit(&mut self.scratch, holder, true);
@@ -168,7 +168,7 @@ impl Sets {
         if self.scratch.is_empty() {
             return Some(SetId::EMPTY);
         }
-        let (sets, scratch) = (&self.sets, &self.scratch);
+        let (sets, scratch) = (&self.interned, &self.scratch);
         let same = |id: &u32| {
             sets[*id as usize].hash == hash && sets[*id as usize].members.equals(scratch)
         };
@@ -187,27 +187,27 @@ impl Sets {
         };
         let id = match self.free.pop() {
             Some(id) => {
-                self.sets[id as usize] = set;
+                self.interned[id as usize] = set;
                 id
             }
-            None if self.sets.len() < SetId::LIMIT => {
-                self.sets.push(set);
-                (self.sets.len() - 1) as u32
+            None if self.interned.len() < SetId::LIMIT => {
+                self.interned.push(set);
+                (self.interned.len() - 1) as u32
             }
             None => return None,
         };
-        let sets = &self.sets;
+        let sets = &self.interned;
         self.by_hash
             .insert_unique(hash, id, |id| sets[*id as usize].hash);
         Some(SetId(id))
     }
 
     fn move_block(&mut self, from: SetId, to: SetId) {
-        self.sets[to.0 as usize].blocks += 1;
+        self.interned[to.0 as usize].blocks += 1;
         if from == SetId::EMPTY {
             return;
         }
-        let set = &mut self.sets[from.0 as usize];
+        let set = &mut self.interned[from.0 as usize];
         set.blocks -= 1;
         if set.blocks == 0 {
             let hash = set.hash;
@@ -300,9 +300,9 @@ fn set_bit(words: &mut Vec<u64>, id: u32, value: bool) {
     }
     let bit = 1 << (id % 64);
     if value {
-        words[at] |= bit
+        words[at] |= bit;
     } else {
-        words[at] &= !bit
+        words[at] &= !bit;
     }
 }
 

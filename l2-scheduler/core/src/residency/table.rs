@@ -68,6 +68,12 @@ impl Table {
             .map_or(SetId::EMPTY, |at| part.slots[at].set())
     }
 
+    /// Loads what the other functions will look at; see [`super::PREFETCH`].
+    pub(super) fn peek(&self, key: u64) -> u32 {
+        let part = &self.parts[part_of(key)];
+        part.slots.get(part.home(key)).map_or(0, |slot| slot.key[0])
+    }
+
     /// Adds a holder to a block and returns the tokens the block counts (those it was first stored with). `None` when
     /// no set can be made.
     pub(super) fn add(

@@ -18,9 +18,9 @@ fn text(pieces: &[&str]) -> Vec<Block> {
     let mut hasher = BlockHasher::new(Seed::new("m", None, "d"), Chunking::default());
     for piece in pieces {
         if *piece == "|" {
-            hasher.boundary()
+            hasher.boundary();
         } else {
-            hasher.text(piece.as_bytes())
+            hasher.text(piece.as_bytes());
         }
     }
     hasher.finish()
@@ -32,7 +32,7 @@ fn matches(index: &Residency, blocks: &[Block]) -> BTreeMap<Holder, usize> {
         assert!(
             found.insert(holder, depth).is_none(),
             "a holder is reported once"
-        )
+        );
     });
     found
 }

@@ -285,7 +285,7 @@ fn a_stopped_worker_is_noticed_by_its_silence_and_gets_nothing_new() {
             let stopped = tick >= 40;
             for _ in 0..2 {
                 bench.ask_with(&tokens(tick as u32, 400), |request| {
-                    request.streaming = streaming
+                    request.streaming = streaming;
                 });
                 let (_, booking, endpoint, _) = bench.last().clone();
                 open.push((booking, endpoint, 0));
@@ -614,7 +614,7 @@ fn each_way_out_of_the_queue_has_its_own_reason() {
     });
     assert_eq!(bench.last().0, early, "it waited for the first endpoint");
     let own_limit = bench.ask_with(&tokens(1, 100), |request| {
-        request.expires_at = Some(Timestamp(3_000_000_000))
+        request.expires_at = Some(Timestamp(3_000_000_000));
     });
     let large = bench.ask_with(&tokens(1, 100), |request| request.bytes = 901);
     let leaves = bench.ask(&tokens(1, 100));
@@ -653,9 +653,7 @@ fn each_way_out_of_the_queue_has_its_own_reason() {
     ];
     assert_eq!(bench.refused.len(), expected.len());
     for (key, code, kind) in expected {
-        let refusal = bench
-            .refusal(key)
-            .unwrap_or_else(|| panic!("{code} is missing"));
+        let refusal = bench.refusal(key).expect(code);
         assert_eq!((refusal.kind, refusal.kind.code()), (kind, code));
         assert_eq!(
             refusal.retry_after.is_none(),
@@ -774,7 +772,7 @@ fn a_retry_avoids_what_failed_and_goes_first() {
 fn a_tried_endpoint_is_better_than_none() {
     let mut bench = Bench::with_endpoints(1, PoolConfig::default());
     bench.ask_with(&tokens(1, 100), |request| {
-        request.tried = vec![EndpointId(0)]
+        request.tried = vec![EndpointId(0)];
     });
     assert_eq!(bench.dispatched.len(), 1);
 }

@@ -135,8 +135,8 @@ impl Reference {
     }
 }
 
-fn apply(bench: &mut Bench, reference: &mut Reference, step: Step) {
-    match step {
+fn apply(bench: &mut Bench, reference: &mut Reference, step: &Step) {
+    match *step {
         Step::Up {
             id,
             generation,
@@ -279,7 +279,7 @@ proptest! {
         let mut bench = Bench::new(config(Policy::ALL[policy]));
         let mut reference = Reference::default();
         for step in steps {
-            apply(&mut bench, &mut reference, step);
+            apply(&mut bench, &mut reference, &step);
             reference.settle(&mut bench)?;
         }
         while let Some(booking) = reference.booking(0) {
@@ -307,7 +307,7 @@ proptest! {
             let mut reference = Reference::default();
             let mut lines = Vec::new();
             for step in steps.clone() {
-                apply(&mut bench, &mut reference, step);
+                apply(&mut bench, &mut reference, &step);
                 lines.push(log(&bench));
                 let _ = reference.settle(&mut bench);
             }
