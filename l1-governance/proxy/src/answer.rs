@@ -39,6 +39,7 @@ pub(crate) fn whole(
     exchange.settle_usage(from_body(route, &bytes), End::Complete, bytes.len());
     exchange.answered(parts.status.as_u16(), "ok");
     parts.headers = headers::answer(&parts.headers);
+    exchange.tell_lead(&mut parts.headers);
     parts.extensions.clear();
     parts.version = http::Version::HTTP_11;
     Ok(Response::from_parts(parts, Body::from(bytes)))
@@ -82,7 +83,7 @@ fn refusal(exchange: &mut Exchange, route: &Route, parts: &Parts, bytes: &Bytes)
     exchange.settle_usage(from_body(route, bytes), end, 0);
     let refused = match own {
         Some(code) => scheduler_refusal(code, &parts.headers, bytes),
-        None => engine_refusal(status, &parts.headers, bytes),
+        None => Refused::from_engine(EngineError::read(status, &parts.headers, bytes)),
     };
     match work {
         Some(work) => refused.after(work),
@@ -137,16 +138,6 @@ fn own_message(bytes: &[u8]) -> Option<String> {
     let message = value.get("error")?.get("message")?.as_str()?;
     let first = message.split_once(". ").map_or(message, |(first, _)| first);
     (!first.is_empty()).then(|| first.to_owned())
-}
-
-fn engine_refusal(status: u16, headers: &HeaderMap, bytes: &[u8]) -> Refused {
-    let status = match status {
-        // The engine does not know our key: that is between us and it.
-        401 | 403 | 407 => 502,
-        400..500 | 503 | 504 => status,
-        _ => 502,
-    };
-    Refused::from_engine(EngineError::read(status, headers, bytes))
 }
 
 /// No answer, or only a part of one: how the hold ends and what the client is told.

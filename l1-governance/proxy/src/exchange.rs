@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use governance_context::{MicroWtu, RequestId};
+use governance_context::{MicroWtu, RequestId, names};
 use governance_core::catalogue::Code;
 use governance_core::ledger::{Basis, Observed, Settlement, State};
 use governance_core::limits::Admitted;
 use governance_core::price::{Quote, Tokens};
+use http::{HeaderMap, HeaderValue};
 use inference_wire::route::Route;
 use inference_wire::usage::{Meter, Usage};
 use ledger_store::Hold;
@@ -19,7 +20,8 @@ use crate::ending::{End, Seen, settlement};
 use crate::idempotency::Claim;
 use crate::record;
 use crate::record::{Outcome, Record, RefusalNote, Scheduling, Timing};
-use crate::respond::Refused;
+use crate::identity::Principal;
+use crate::respond::{Refused, set};
 use crate::shared::Shared;
 
 pub(crate) struct Exchange {
@@ -31,6 +33,8 @@ pub(crate) struct Exchange {
     claim: Option<Claim>,
     /// The status line that left, if one did.
     sent: u16,
+    /// Whether the caller may see where and for how much it ran.
+    leads: bool,
 }
 
 /// A hold, and what passed by since.
@@ -120,6 +124,7 @@ impl Exchange {
             admitted: None,
             claim: None,
             sent: 0,
+            leads: false,
         }
     }
 
@@ -129,6 +134,32 @@ impl Exchange {
 
     fn elapsed_us(&self) -> u64 {
         u64::try_from(self.arrived.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn identified(&mut self, principal: &Principal) {
+        self.leads = principal.leads();
+        self.record.identity = Some(record::Identity {
+            tenant: principal.tenant.to_string(),
+            project: principal.project.clone(),
+            user: principal.user.clone(),
+            key: principal.key.to_string(),
+        });
+    }
+
+    /// Where the request ran and what it cost, for those who may know.
+    pub(crate) fn tell_lead(&self, headers: &mut HeaderMap) {
+        if !self.leads {
+            return;
+        }
+        if let Some(endpoint) = &self.record.scheduling.endpoint {
+            set(headers, names::ENDPOINT, endpoint);
+        }
+        if let Some(ms) = self.record.scheduling.queue_ms {
+            headers.insert(names::QUEUE_MS, HeaderValue::from(ms));
+        }
+        if let Some(settlement) = &self.record.settlement {
+            set(headers, names::CHARGED, &settlement.charged_uwtu.to_string());
+        }
     }
 
     pub(crate) fn keep(&mut self, admitted: Admitted) {

@@ -26,7 +26,7 @@ use crate::idempotency;
 use crate::identity::{Owners, Principal};
 use crate::metered::{First, Metered};
 use crate::models;
-use crate::record::{Identity, Record};
+use crate::record::Record;
 use crate::respond::{self, RateHeaders, Refused};
 use crate::scheduler::Scheduler;
 use crate::server::AmbiguousLength;
@@ -242,7 +242,7 @@ impl<S: Scheduler> Governance<S> {
             return self.preflight(route, &head.headers).map(Judged::Answered);
         }
         let principal = self.authenticate(&head)?;
-        exchange.record.identity = Some(identity(&principal));
+        exchange.identified(&principal);
         let route = route.ok_or(Code::NotFound)?;
         if !route.allows(head.method.as_str()) {
             let mut refused = Refused::from(Code::MethodNotAllowed);
@@ -400,7 +400,10 @@ impl<S: Scheduler> Governance<S> {
 
 fn stream_response(mut metered: Metered) -> Response<Body> {
     metered.exchange().status_sent(200);
+    let mut told = HeaderMap::new();
+    metered.exchange().tell_lead(&mut told);
     let mut response = Response::new(Body::stream(metered));
+    *response.headers_mut() = told;
     respond::stream_headers(response.headers_mut());
     response
 }
@@ -414,15 +417,6 @@ fn tell(headers: &mut HeaderMap, rates: &RateHeaders, clamped: Option<u64>) {
     rates.write(headers);
     if let Some(bound) = clamped {
         headers.insert(names::CLAMPED, HeaderValue::from(bound));
-    }
-}
-
-fn identity(principal: &Principal) -> Identity {
-    Identity {
-        tenant: principal.tenant.to_string(),
-        project: principal.project.clone(),
-        user: principal.user.clone(),
-        key: principal.key.to_string(),
     }
 }
 

@@ -39,11 +39,6 @@ impl Running {
             entry: remembered.then_some(entry),
         })
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
 }
 
 impl Drop for Claim {

@@ -21,8 +21,6 @@ use crate::governance::Governance;
 use crate::scheduler::Scheduler;
 
 mod head_watch;
-#[cfg(test)]
-mod tests;
 
 use head_watch::{Framing, HeadWatch};
 

@@ -109,14 +109,6 @@ impl Shared {
         table.standing(self.nanos(), limit)
     }
 
-    #[cfg(test)]
-    pub(crate) fn limits_in_use(&self) -> usize {
-        self.limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
-    }
-
     pub(crate) fn refuse_new(&self) {
         self.draining.store(true, Ordering::Release);
     }

@@ -64,7 +64,7 @@ impl EngineError {
         };
         let message = message.filter(|message| !message.trim().is_empty());
         Self {
-            status,
+            status: shown(status),
             message: match message {
                 Some(message) => scrub(&clipped(message, MESSAGE_CAP)).into_owned(),
                 None => format!("The engine answered {status} without a message"),
@@ -164,6 +164,16 @@ impl EngineError {
         } else if self.status == 429 {
             headers.insert("x-should-retry", HeaderValue::from_static("true"));
         }
+    }
+}
+
+/// The status a caller gets for an engine's.
+fn shown(status: u16) -> u16 {
+    match status {
+        // The engine does not know our key: that is between us and it.
+        401 | 403 | 407 => 502,
+        400..500 | 503 | 504 => status,
+        _ => 502,
     }
 }
 
