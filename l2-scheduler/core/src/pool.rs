@@ -75,6 +75,8 @@ pub struct Pool {
 struct Class {
     name: Arc<str>,
     calibration: Calibration,
+    /// First tokens seen of its engines.
+    first_tokens: u32,
 }
 
 impl Pool {

@@ -12,6 +12,8 @@ pub(crate) struct Load {
     in_flight: Vec<BookingId>,
     /// What still prefills, in the order it was sent.
     pending: VecDeque<Pending>,
+    /// The first of them, here because every decision looks at it.
+    front: Option<Pending>,
     pending_tokens: u64,
     pending_double_area: u64,
     /// Prompt tokens (cached too) of what still prefills.
@@ -63,8 +65,7 @@ impl Load {
 
     /// When `id` began to be computed, if it is what is computed.
     pub(crate) fn front_since(&self, id: BookingId) -> Option<Timestamp> {
-        self.pending
-            .front()
+        self.front
             .filter(|front| front.id == id)
             .map(|_| self.anchor)
     }
@@ -89,7 +90,7 @@ impl Load {
         }
         let area = self.pending_double_area as f64 / 2.0 + foreign_tokens * foreign_tokens / 2.0;
         let all = model.prefill(tokens, area, over) * pace;
-        let progress = self.pending.front().map_or(0.0, |front| {
+        let progress = self.front.map_or(0.0, |front| {
             let whole = model.prefill(
                 f64::from(front.tokens),
                 front.double_area as f64 / 2.0,
@@ -112,6 +113,7 @@ impl Load {
             double_area: booking.double_area(),
         };
         self.pending.push_back(pending);
+        self.front = self.front.or(Some(pending));
         self.pending_tokens += u64::from(pending.tokens);
         self.pending_double_area += pending.double_area;
         self.pending_context += booking.context();
@@ -157,6 +159,7 @@ impl Load {
             .remove(at)
             .expect("the position was just found");
         if at == 0 {
+            self.front = self.pending.front().copied();
             self.anchor = now;
         }
         self.pending_tokens -= u64::from(pending.tokens);

@@ -129,6 +129,8 @@ impl Pool {
         if let Some(index) = self.index_of_attempt(booking) {
             self.endpoints[index].last_sign = now;
             self.endpoints[index].health.works();
+            let class = &mut self.classes[self.endpoints[index].class];
+            class.first_tokens = class.first_tokens.saturating_add(1);
         }
     }
 

@@ -220,6 +220,7 @@ impl Pool {
         self.classes.push(Class {
             name: name.clone(),
             calibration: Calibration::new(first),
+            first_tokens: 0,
         });
         self.classes.len() - 1
     }

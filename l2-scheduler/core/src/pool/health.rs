@@ -11,6 +11,11 @@ use crate::endpoint::Presence;
 use crate::endpoint::booking::{Booking, Phase};
 use crate::{EndpointId, Timestamp};
 
+/// First tokens after which the speed of a class of engines is known well enough to judge silence by it.
+const PROVEN: u32 = 8;
+/// How much longer silence is borne before.
+const UNPROVEN_PATIENCE: f64 = 10.0;
+
 impl Pool {
     pub(super) fn busy(&mut self, now: Timestamp, index: usize) {
         let endpoint = &mut self.endpoints[index];
@@ -103,7 +108,7 @@ impl Pool {
         } else {
             ttft_s + f64::from(booking.output_bound) * self.step_seconds(index)
         };
-        (config.hang_factor * expected).max(config.hang_floor.as_secs_f64())
+        (config.hang_factor * expected).max(self.least_patience(index))
     }
 
     /// Seconds a stream may be silent: a full step of prefill may come between two of its tokens.
@@ -113,8 +118,18 @@ impl Pool {
         let model = self.classes[endpoint.class].calibration.model();
         let batch = model.prefill(model.batch, model.batch * model.batch / 2.0, 0.0)
             * endpoint.pace.factor();
-        (config.hang_factor * (self.step_seconds(index) + batch))
-            .max(config.hang_floor.as_secs_f64())
+        (config.hang_factor * (self.step_seconds(index) + batch)).max(self.least_patience(index))
+    }
+
+    /// Silence below this is no hang. While the speed of a class is only guessed, that guess may be ten times too good.
+    fn least_patience(&self, index: usize) -> f64 {
+        let floor = self.config.health.hang_floor.as_secs_f64();
+        let class = &self.classes[self.endpoints[index].class];
+        if class.first_tokens < PROVEN {
+            UNPROVEN_PATIENCE * floor
+        } else {
+            floor
+        }
     }
 
     fn step_seconds(&self, index: usize) -> f64 {

@@ -362,6 +362,25 @@ fn an_answer_that_comes_whole_may_take_its_time() {
 }
 
 #[test]
+fn an_engine_whose_speed_is_only_guessed_gets_more_time() {
+    for (answered, expected) in [(0, 0), (8, 1)] {
+        let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+        for family in 0..answered {
+            bench.ask(&tokens(family, 400));
+            let booking = bench.last().1;
+            bench.pass(seconds(0.1));
+            bench.feed(Input::FirstToken(booking));
+            bench.complete(booking);
+        }
+        bench.ask(&tokens(99, 400));
+        bench.pass(seconds(3.0));
+        assert_eq!(bench.abandoned.len(), expected, "after {answered} answers");
+        bench.pass(seconds(20.0));
+        assert_eq!(bench.abandoned.len(), 1);
+    }
+}
+
+#[test]
 fn one_stream_that_pauses_is_no_hang_but_two_are() {
     for (streams, expected) in [(1, EndpointState::Ready), (2, EndpointState::Quarantined)] {
         let mut bench = Bench::with_endpoints(1, PoolConfig::default());
