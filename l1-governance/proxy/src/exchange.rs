@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use crate::access_log;
 use crate::ending::{End, Seen, settlement};
 use crate::idempotency::Claim;
+use crate::identity::Principal;
 use crate::record;
 use crate::record::{Outcome, Record, RefusalNote, Scheduling, Timing};
-use crate::identity::Principal;
 use crate::respond::{Refused, set};
 use crate::shared::Shared;
 
@@ -158,7 +158,11 @@ impl Exchange {
             headers.insert(names::QUEUE_MS, HeaderValue::from(ms));
         }
         if let Some(settlement) = &self.record.settlement {
-            set(headers, names::CHARGED, &settlement.charged_uwtu.to_string());
+            set(
+                headers,
+                names::CHARGED,
+                &settlement.charged_uwtu.to_string(),
+            );
         }
     }
 

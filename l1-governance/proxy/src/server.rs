@@ -91,7 +91,7 @@ async fn connection<S: Scheduler>(
         tracing::debug!(%error, "cannot switch off Nagle's algorithm");
     }
     let timeouts = governance.timeouts();
-    let (io, framing) = HeadWatch::new(stream, timeouts.header_read);
+    let (io, framing) = HeadWatch::new(stream, timeouts.header_read, timeouts.idle);
     let service =
         service_fn(move |request| answer(governance.clone(), Arc::clone(&framing), request));
     let mut builder = auto::Builder::new(Tracked(tasks));
@@ -101,7 +101,6 @@ async fn connection<S: Scheduler>(
         // Its clock also runs between requests, so it is the idle limit; HeadWatch has the head's.
         .header_read_timeout(timeouts.idle.max(timeouts.header_read))
         .half_close(true)
-        .pipeline_flush(true)
         .max_headers(MAX_HEADERS);
     builder
         .http2()

@@ -333,8 +333,11 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
         let what = text.split(" at line ").next().unwrap_or_default();
-        let field = what.split('`').nth(1).unwrap_or_default().to_owned();
-        let code = if what.starts_with("unknown field") {
+        let unknown = what.starts_with("unknown field");
+        let named = unknown || what.starts_with("missing field");
+        let field = what.split('`').nth(1).filter(|_| named);
+        let field = field.map(str::to_owned);
+        let code = if unknown {
             Code::UnknownField
         } else {
             Code::InvalidValue
@@ -343,7 +346,11 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
         if let Some(first) = what.get_mut(..1) {
             first.make_ascii_uppercase();
         }
-        Fault::new(code).what(what).param(field).into()
+        let fault = Fault::new(code).what(what);
+        match field {
+            Some(field) => fault.param(field).into(),
+            None => fault.into(),
+        }
     })
 }
 

@@ -1,13 +1,13 @@
-//! Watches the bytes of a connection for two things the HTTP library does not report: a request
-//! head that states its length twice (`content-length` and `transfer-encoding`), and a head that
-//! arrives too slowly. It parses nothing else and changes no byte.
+//! Watches the bytes of a connection for what the HTTP library does not report: a request head that
+//! states its length twice (`content-length` and `transfer-encoding`), and a head that arrives too
+//! slowly. At the end it reads on for a moment. It parses nothing else and changes no byte.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use memchr::memmem;
@@ -16,6 +16,10 @@ use tokio::time::Sleep;
 
 /// A head longer than this is the HTTP library's to refuse.
 const HEAD_CAP: usize = 64 * 1024;
+
+/// How long, and for how many bytes, a closed connection is read on.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the watcher and the request handler of one connection tell each other.
 #[derive(Default)]
@@ -41,10 +45,20 @@ pub(super) struct HeadWatch<T> {
     framing: Arc<Framing>,
     head: Head,
     limit: Duration,
+    linger: Option<Linger>,
+}
+
+/// What may still arrive after our side is closed. Closing on unread bytes would reset the
+/// connection, and the client might never read the answer it was given.
+struct Linger {
+    deadline: Pin<Box<Sleep>>,
+    bytes: usize,
 }
 
 enum Head {
-    /// No byte of it has arrived.
+    /// The first one of the connection; no byte of it has arrived.
+    First { deadline: Pin<Box<Sleep>> },
+    /// No byte of it has arrived; the HTTP library minds the time.
     Awaited,
     /// Some bytes arrived; the rest is due.
     Partial {
@@ -56,13 +70,16 @@ enum Head {
 }
 
 impl<T> HeadWatch<T> {
-    pub(super) fn new(io: T, limit: Duration) -> (Self, Arc<Framing>) {
+    /// `limit` is for a head from its first byte on, `idle` for a connection that says nothing.
+    pub(super) fn new(io: T, limit: Duration, idle: Duration) -> (Self, Arc<Framing>) {
+        let deadline = Box::pin(tokio::time::sleep(idle));
         let framing = Arc::new(Framing::default());
         let watch = Self {
             io,
             framing: Arc::clone(&framing),
-            head: Head::Awaited,
+            head: Head::First { deadline },
             limit,
+            linger: None,
         };
         (watch, framing)
     }
@@ -73,7 +90,7 @@ impl<T> HeadWatch<T> {
         }
         match &mut self.head {
             Head::Passed => {}
-            Head::Awaited => match judge(bytes) {
+            Head::First { .. } | Head::Awaited => match judge(bytes) {
                 Some(verdict) => self.pass(verdict),
                 None => {
                     let deadline = Box::pin(tokio::time::sleep(self.limit));
@@ -141,7 +158,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadWatch<T> {
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => match &mut self.head {
-                Head::Partial { deadline, .. } => deadline
+                Head::First { deadline } | Head::Partial { deadline, .. } => deadline
                     .as_mut()
                     .poll(context)
                     .map(|()| Err(io::Error::from(io::ErrorKind::TimedOut))),
@@ -151,7 +168,26 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadWatch<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
+impl<T: AsyncRead + Unpin> HeadWatch<T> {
+    /// Discards what the client still sends, until it closes too or has had its time.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(linger) = &mut self.linger else {
+            return Poll::Ready(());
+        };
+        let mut space = [0; 4096];
+        while linger.bytes > 0 && linger.deadline.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut space);
+            match ready!(Pin::new(&mut self.io).poll_read(context, &mut buffer)) {
+                Ok(()) if buffer.filled().is_empty() => break,
+                Ok(()) => linger.bytes = linger.bytes.saturating_sub(buffer.filled().len()),
+                Err(_) => break,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -165,7 +201,15 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
+        if self.linger.is_none() {
+            ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
+            let deadline = Box::pin(tokio::time::sleep(LINGER));
+            self.linger = Some(Linger {
+                deadline,
+                bytes: LINGER_BYTES,
+            });
+        }
+        self.poll_rest(context).map(Ok)
     }
 
     fn poll_write_vectored(

@@ -4,7 +4,8 @@ use super::*;
 
 const CHUNK: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n";
 const PLAIN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
-const LAST: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n";
+const LAST: &str =
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
 fn sift(wanted: Wanted, frames: &[&[u8]]) -> (Vec<Bytes>, Meter) {
@@ -12,7 +13,11 @@ fn sift(wanted: Wanted, frames: &[&[u8]]) -> (Vec<Bytes>, Meter) {
     let mut meter = Meter::new();
     let mut out = Vec::new();
     for frame in frames {
-        out.push(sieve.push(&Bytes::copy_from_slice(frame), &mut meter).forward);
+        out.push(
+            sieve
+                .push(&Bytes::copy_from_slice(frame), &mut meter)
+                .forward,
+        );
     }
     out.push(sieve.finish(&mut meter).forward);
     (out, meter)
@@ -28,12 +33,25 @@ fn each_wish_for_usage_gets_just_that() {
     ] {
         // Whole, in events, and cut at every byte: the same bytes come out.
         let bytes = stream.as_bytes();
-        let events: Vec<&[u8]> = [CHUNK, CHUNK, LAST, DONE].iter().map(|event| event.as_bytes()).collect();
-        let mut ways = vec![vec![bytes], events, bytes.chunks(1).collect(), bytes.chunks(7).collect()];
+        let events: Vec<&[u8]> = [CHUNK, CHUNK, LAST, DONE]
+            .iter()
+            .map(|event| event.as_bytes())
+            .collect();
+        let mut ways = vec![
+            vec![bytes],
+            events,
+            bytes.chunks(1).collect(),
+            bytes.chunks(7).collect(),
+        ];
         ways.extend((0..bytes.len()).map(|at| vec![&bytes[..at], &bytes[at..]]));
         for frames in ways {
             let (out, meter) = sift(wanted, &frames);
-            assert_eq!(out.concat(), expected.as_bytes(), "{wanted:?} {} frames", frames.len());
+            assert_eq!(
+                out.concat(),
+                expected.as_bytes(),
+                "{wanted:?} {} frames",
+                frames.len()
+            );
             assert_eq!(meter.usage().expect("usage").output_tokens, 2);
         }
     }
@@ -56,7 +74,13 @@ fn what_comes_before_an_error_is_kept_and_the_error_is_not() {
     let sifted = sieve.push(&frame, &mut Meter::new());
     assert_eq!(sifted.forward, PLAIN);
     let object = Bytes::from_static(br#"{"message":"m","code":500}"#);
-    assert_eq!(sifted.failure, Some(StreamFailure::Engine { status: Some(500), object }));
+    assert_eq!(
+        sifted.failure,
+        Some(StreamFailure::Engine {
+            status: Some(500),
+            object
+        })
+    );
 }
 
 #[test]
@@ -64,7 +88,10 @@ fn comments_are_no_data_and_pass() {
     let mut sieve = Sieve::new(Route::ChatCompletions, Wanted::Nothing);
     let frame = Bytes::from_static(b": ping\n\n");
     let sifted = sieve.push(&frame, &mut Meter::new());
-    assert_eq!((&sifted.forward, sifted.data, sifted.complete), (&frame, false, false));
+    assert_eq!(
+        (&sifted.forward, sifted.data, sifted.complete),
+        (&frame, false, false)
+    );
 }
 
 #[test]
@@ -81,6 +108,9 @@ fn data_of_several_lines_is_edited_too() {
     let event = "event: x\ndata: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\ndata: \"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}\n\n";
     let (out, meter) = sift(Wanted::Nothing, &[event.as_bytes()]);
     let out = String::from_utf8(out.concat()).expect("UTF-8");
-    assert!(!out.contains("usage") && out.starts_with("event: x\n") && out.ends_with("\n\n"), "{out}");
+    assert!(
+        !out.contains("usage") && out.starts_with("event: x\n") && out.ends_with("\n\n"),
+        "{out}"
+    );
     assert_eq!(meter.usage().expect("usage").output_tokens, 1);
 }

@@ -12,7 +12,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
@@ -31,7 +34,11 @@ async fn a_thousand_aborts_are_charged_within_one_token_each() {
         Play::Stream(pieces)
     });
     let rig = Rig::with(stage, |config| {
-        limit(config, "/tenants/0", json!([{"concurrency": 1}, {"tier": "D", "wtu": "1000", "per": "24h"}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"concurrency": 1}, {"tier": "D", "wtu": "1000", "per": "24h"}]),
+        );
     })
     .await;
     *rig.stage.work.lock().expect("unpoisoned") = Some(Work::None);
@@ -41,7 +48,9 @@ async fn a_thousand_aborts_are_charged_within_one_token_each() {
         let mut request = post("/v1/chat/completions", &key(1), body);
         let frames = random.below(24);
         if frames == 0 {
-            request.headers_mut().insert("openai-hang", "1".parse().expect("a value"));
+            request
+                .headers_mut()
+                .insert("openai-hang", "1".parse().expect("a value"));
             let mut request = pin!(rig.governance.handle(request));
             until_called(&rig, round + 1, request.as_mut()).await;
         } else {
@@ -55,11 +64,24 @@ async fn a_thousand_aborts_are_charged_within_one_token_each() {
         let record = rig.newest();
         let settlement = record.settlement.as_ref().expect("a settlement");
         let attempt = record.reservation.as_ref().expect("a reservation").attempt;
-        let truth = rig.stage.truth.lock().expect("unpoisoned").get(&attempt).copied().unwrap_or(0);
+        let truth = rig
+            .stage
+            .truth
+            .lock()
+            .expect("unpoisoned")
+            .get(&attempt)
+            .copied()
+            .unwrap_or(0);
         let error = truth.abs_diff(settlement.output_tokens);
-        assert!(error <= 1, "seed {seed} round {round} frames {frames}: {truth} {settlement:?}");
+        assert!(
+            error <= 1,
+            "seed {seed} round {round} frames {frames}: {truth} {settlement:?}"
+        );
         assert!(!settlement.estimated);
-        assert_eq!(settlement.state, if frames == 0 { "released" } else { "committed" });
+        assert_eq!(
+            settlement.state,
+            if frames == 0 { "released" } else { "committed" }
+        );
         charged += settlement.charged_uwtu.0;
     }
     rig.assert_quiet().await;

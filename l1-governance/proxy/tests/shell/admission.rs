@@ -53,30 +53,51 @@ async fn a_request_goes_through_and_is_charged_once() {
     let (context, request) = rig.stage.last_call();
     assert_eq!(context.tenant.as_str(), "acme");
     assert_eq!(context.request, answer.request_id());
-    assert_eq!(request.headers()["x-request-id"], context.attempt.to_string());
+    assert_eq!(
+        request.headers()["x-request-id"],
+        context.attempt.to_string()
+    );
     assert_eq!(rig.stage.last_body()["model"], "org/demo-7b");
     let record = rig.record(&answer);
     let settlement = record.settlement.as_ref().expect("a settlement");
-    assert_eq!((settlement.state, settlement.charged_uwtu.0), ("committed", charge));
+    assert_eq!(
+        (settlement.state, settlement.charged_uwtu.0),
+        ("committed", charge)
+    );
     rig.assert_quiet().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_1_fifty_parallel_calls_with_room_for_five() {
-    let stage = Stage::always(Play::After(Duration::from_millis(300), Box::new(ok(answer(14, 0, 100)))));
-    let rig = Rig::with(stage, |config| limit(config, "/tenants/0", hard_cap(5 * held(100)))).await;
+    let stage = Stage::always(Play::After(
+        Duration::from_millis(300),
+        Box::new(ok(answer(14, 0, 100))),
+    ));
+    let rig = Rig::with(stage, |config| {
+        limit(config, "/tenants/0", hard_cap(5 * held(100)))
+    })
+    .await;
     let rig = Arc::new(rig);
     let answers = parallel(&rig, 50, json!({"max_tokens": 100})).await;
     assert_eq!(admitted(&answers), 5);
     for refused in answers.iter().filter(|answer| answer.status != 200) {
-        assert_eq!((refused.status, refused.code().as_str()), (429, "insufficient_quota"));
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (429, "insufficient_quota")
+        );
         assert_eq!(refused.header("x-should-retry"), "false");
-        let seconds: u64 = refused.header("retry-after").parse().expect("seconds to the reset");
+        let seconds: u64 = refused
+            .header("retry-after")
+            .parse()
+            .expect("seconds to the reset");
         assert!((1..=86_400).contains(&seconds));
         let quota = &refused.json()["error"]["quota"];
         assert_eq!(quota["account"], "acme");
         assert_eq!(quota["limit"], 5 * held(100));
-        assert_eq!(quota["held"].as_u64().expect("held") + quota["used"].as_u64().expect("used"), 5 * held(100));
+        assert_eq!(
+            quota["held"].as_u64().expect("held") + quota["used"].as_u64().expect("used"),
+            5 * held(100)
+        );
         assert!(quota["resets_at"].is_string());
     }
     assert_eq!(rig.wtu("acme").await, (5 * held(100), 0));
@@ -91,7 +112,10 @@ async fn case_2_a_limit_of_the_project_binds_keys_without_their_own() {
     .await;
     assert_eq!(rig.chat(json!({"max_tokens": 100})).await.status, 200);
     let refused = rig.chat(json!({"max_tokens": 100})).await;
-    assert_eq!((refused.status, refused.code().as_str()), (429, "insufficient_quota"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (429, "insufficient_quota")
+    );
     assert_eq!(refused.json()["error"]["quota"]["account"], "acme/app");
 }
 
@@ -104,12 +128,19 @@ async fn case_3_a_hold_that_cannot_be_written_admits_nobody() {
     assert_eq!(rig.chat(json!({"max_tokens": 1})).await.status, 200);
     rig.ledger.flush().await.expect("the ledger answers");
     let blocker = rusqlite::Connection::open(rig.dir.path().join("ledger.db")).expect("the file");
-    blocker.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
+    blocker
+        .execute_batch("BEGIN IMMEDIATE")
+        .expect("the write lock");
     let refused = rig.chat(json!({"max_tokens": 1})).await;
-    assert_eq!((refused.status, refused.code().as_str()), (503, "quota_unavailable"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "quota_unavailable")
+    );
     assert!(!refused.header("retry-after").is_empty());
     assert_eq!(rig.stage.call_count(), 1, "nothing was dispatched");
-    blocker.execute_batch("ROLLBACK").expect("the write lock is given back");
+    blocker
+        .execute_batch("ROLLBACK")
+        .expect("the write lock is given back");
 }
 
 #[tokio::test]
@@ -126,7 +157,11 @@ async fn case_4_a_model_without_a_price_is_refused_or_holds_the_floor() {
     .await;
     let answer = floor.chat(json!({"model": "unpriced"})).await;
     assert_eq!(answer.status, 200);
-    let reservation = floor.record(&answer).reservation.clone().expect("a reservation");
+    let reservation = floor
+        .record(&answer)
+        .reservation
+        .clone()
+        .expect("a reservation");
     assert_eq!(reservation.held_uwtu.0, 2_500_000);
     assert_eq!(floor.wtu("acme").await, (2_500_000, 0));
 }
@@ -142,16 +177,27 @@ async fn case_5_the_hold_scales_with_the_largest_possible_charge() {
         (json!({"max_tokens": 4000}), held(1024)),
     ] {
         let answer = rig.chat(body.clone()).await;
-        let reservation = rig.record(&answer).reservation.clone().expect("a reservation");
+        let reservation = rig
+            .record(&answer)
+            .reservation
+            .clone()
+            .expect("a reservation");
         assert_eq!(reservation.held_uwtu.0, expected, "{body}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_6_outstanding_holds_count() {
-    let stage = Stage::always(Play::After(Duration::from_millis(300), Box::new(ok(answer(14, 0, 100)))));
+    let stage = Stage::always(Play::After(
+        Duration::from_millis(300),
+        Box::new(ok(answer(14, 0, 100))),
+    ));
     let rig = Rig::with(stage, |config| {
-        limit(config, "/tenants/0", hard_cap(2 * held(100) + PROMPT_HELD - 1));
+        limit(
+            config,
+            "/tenants/0",
+            hard_cap(2 * held(100) + PROMPT_HELD - 1),
+        );
     })
     .await;
     let rig = Arc::new(rig);
@@ -162,10 +208,17 @@ async fn case_6_outstanding_holds_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_7_a_rich_tenant_does_not_pay_for_a_poor_key() {
-    let stage = Stage::always(Play::After(Duration::from_millis(300), Box::new(ok(answer(14, 0, 100)))));
+    let stage = Stage::always(Play::After(
+        Duration::from_millis(300),
+        Box::new(ok(answer(14, 0, 100))),
+    ));
     let rig = Rig::with(stage, |config| {
         limit(config, "/tenants/0", hard_cap(1_000_000_000_000));
-        limit(config, "/tenants/0/projects/0/keys/0", hard_cap(3 * held(100)));
+        limit(
+            config,
+            "/tenants/0/projects/0/keys/0",
+            hard_cap(3 * held(100)),
+        );
     })
     .await;
     let rig = Arc::new(rig);
@@ -185,8 +238,15 @@ async fn a_small_balance_lowers_the_bound_and_says_so() {
     assert_eq!(answer.header("x-headpond-max-tokens"), "7");
     assert_eq!(rig.stage.last_body()["max_tokens"], 7);
     assert_eq!(rig.stage.last_call().0.output_bound, 7);
-    let reservation = rig.record(&answer).reservation.clone().expect("a reservation");
-    assert_eq!((reservation.output_bound, reservation.clamped_from), (7, Some(100)));
+    let reservation = rig
+        .record(&answer)
+        .reservation
+        .clone()
+        .expect("a reservation");
+    assert_eq!(
+        (reservation.output_bound, reservation.clamped_from),
+        (7, Some(100))
+    );
     rig.assert_quiet().await;
 }
 
@@ -202,12 +262,26 @@ async fn case_9_a_panic_after_the_hold_leaves_it_unknown_and_answers_cleanly() {
         })
         .await;
         let answer = rig.chat(json!({"max_tokens": 10, "stream": stream})).await;
-        assert_eq!((answer.status, answer.code().as_str()), (500, "internal_error"));
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (500, "internal_error")
+        );
         assert_eq!(answer.header("x-headpond-reason"), "internal_error");
         let record = rig.record(&answer);
-        assert_eq!(record.settlement.as_ref().expect("a settlement").state, "unknown");
-        assert_eq!(rig.wtu("acme").await, (0, held(10)), "an unknown end keeps its hold");
-        assert_eq!(rig.chat(json!({"model": "nope"})).await.status, 404, "the process goes on");
+        assert_eq!(
+            record.settlement.as_ref().expect("a settlement").state,
+            "unknown"
+        );
+        assert_eq!(
+            rig.wtu("acme").await,
+            (0, held(10)),
+            "an unknown end keeps its hold"
+        );
+        assert_eq!(
+            rig.chat(json!({"model": "nope"})).await.status,
+            404,
+            "the process goes on"
+        );
         rig.assert_quiet().await;
     }
 }
@@ -216,7 +290,11 @@ async fn case_9_a_panic_after_the_hold_leaves_it_unknown_and_answers_cleanly() {
 async fn case_10_every_account_of_the_path_pays_or_none() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 10))), |config| {
         limit(config, "/tenants/0", hard_cap(1_000_000));
-        limit(config, "/tenants/0/projects/0/users/0", hard_cap(PROMPT_HELD - 1));
+        limit(
+            config,
+            "/tenants/0/projects/0/users/0",
+            hard_cap(PROMPT_HELD - 1),
+        );
     })
     .await;
     let refused = rig.chat(json!({"max_tokens": 10})).await;
@@ -229,25 +307,55 @@ async fn case_10_every_account_of_the_path_pays_or_none() {
 
 #[tokio::test]
 async fn case_12_every_route_has_the_same_admission_and_unknown_ones_have_none() {
-    let rig = Rig::with(Stage::always(ok(json!({"count": 3, "tokens": [1, 2, 3]}))), |config| {
-        limit(config, "/tenants/0", json!([{"requests": 2, "per": "1h"}]));
-    })
+    let rig = Rig::with(
+        Stage::always(ok(json!({"count": 3, "tokens": [1, 2, 3]}))),
+        |config| {
+            limit(config, "/tenants/0", json!([{"requests": 2, "per": "1h"}]));
+        },
+    )
     .await;
     for path in ["/tokenize", "/v1/detokenize", "/v1/messages/count_tokens"] {
         let body = json!({"model": "demo", "prompt": "hi", "tokens": [1], "messages": []});
         let anonymous = post(path, "hp-abcdefghijkm-nnnnnnnnnnnnnnnnnnnnn", body);
         assert_eq!(rig.send(anonymous).await.status, 401, "{path}");
-        let hidden = rig.post(path, json!({"model": "hidden", "messages": []})).await;
+        let hidden = rig
+            .post(path, json!({"model": "hidden", "messages": []}))
+            .await;
         assert_eq!(hidden.status, 404, "{path}");
     }
-    assert_eq!(rig.post("/tokenize", json!({"model": "demo", "prompt": "hi"})).await.status, 200);
-    assert_eq!(rig.post("/tokenize", json!({"model": "demo", "prompt": "hi"})).await.status, 200);
+    assert_eq!(
+        rig.post("/tokenize", json!({"model": "demo", "prompt": "hi"}))
+            .await
+            .status,
+        200
+    );
+    assert_eq!(
+        rig.post("/tokenize", json!({"model": "demo", "prompt": "hi"}))
+            .await
+            .status,
+        200
+    );
     assert_eq!(rig.wtu("acme").await, (0, 0), "nothing was generated");
-    let third = rig.post("/tokenize", json!({"model": "demo", "prompt": "hi"})).await;
-    assert_eq!((third.status, third.code().as_str()), (429, "rate_limit_exceeded"));
-    for path in ["/v1/audio/speech", "/v1/chat/completions/x", "/sleep", "/metrics", "/v1/load_lora_adapter"] {
+    let third = rig
+        .post("/tokenize", json!({"model": "demo", "prompt": "hi"}))
+        .await;
+    assert_eq!(
+        (third.status, third.code().as_str()),
+        (429, "rate_limit_exceeded")
+    );
+    for path in [
+        "/v1/audio/speech",
+        "/v1/chat/completions/x",
+        "/sleep",
+        "/metrics",
+        "/v1/load_lora_adapter",
+    ] {
         let denied = rig.post(path, chat(json!({}))).await;
-        assert_eq!((denied.status, denied.code().as_str()), (404, "not_found"), "{path}");
+        assert_eq!(
+            (denied.status, denied.code().as_str()),
+            (404, "not_found"),
+            "{path}"
+        );
     }
     assert_eq!(rig.stage.call_count(), 2);
 }
@@ -258,17 +366,33 @@ async fn case_13_spend_through_every_api_counts_in_every_account() {
         "usage": {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}});
     let messages = json!({"id": "m", "type": "message", "role": "assistant", "content": [],
         "usage": {"input_tokens": 10, "output_tokens": 5}});
-    let embeddings = json!({"object": "list", "data": [], "usage": {"prompt_tokens": 10, "total_tokens": 10}});
+    let embeddings =
+        json!({"object": "list", "data": [], "usage": {"prompt_tokens": 10, "total_tokens": 10}});
     for (path, body, reply, charge) in [
-        ("/v1/responses", json!({"model": "demo", "input": "hi"}), responses, 20_000),
+        (
+            "/v1/responses",
+            json!({"model": "demo", "input": "hi"}),
+            responses,
+            20_000,
+        ),
         (
             "/v1/messages",
             json!({"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
             messages,
             20_000,
         ),
-        ("/v1/embeddings", json!({"model": "demo", "input": "hi"}), embeddings, 10_000),
-        ("/v1/completions", json!({"model": "demo", "prompt": "hi"}), answer(10, 0, 5), 20_000),
+        (
+            "/v1/embeddings",
+            json!({"model": "demo", "input": "hi"}),
+            embeddings,
+            10_000,
+        ),
+        (
+            "/v1/completions",
+            json!({"model": "demo", "prompt": "hi"}),
+            answer(10, 0, 5),
+            20_000,
+        ),
     ] {
         let rig = Rig::new(Stage::always(ok(reply))).await;
         let answer = rig.post(path, body).await;
@@ -293,7 +417,10 @@ async fn case_14_a_free_model_needs_no_budget_and_keeps_to_its_rates() {
     assert_eq!(rig.chat(json!({"model": "free"})).await.status, 200);
     let paid = rig.chat(json!({"model": "demo"})).await;
     assert_eq!(paid.code(), "insufficient_quota");
-    assert_eq!(rig.chat(json!({"model": "free"})).await.code(), "rate_limit_exceeded");
+    assert_eq!(
+        rig.chat(json!({"model": "free"})).await.code(),
+        "rate_limit_exceeded"
+    );
     assert_eq!(rig.wtu("acme").await, (0, 0));
 }
 
@@ -301,7 +428,11 @@ async fn case_14_a_free_model_needs_no_budget_and_keeps_to_its_rates() {
 async fn case_17_an_overrun_is_recorded_and_blocks_the_next_call() {
     // The engine reports far more than was held.
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 5000))), |config| {
-        limit(config, "/tenants/0", json!([{"tier": "B", "wtu": "1", "per": "24h"}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"tier": "B", "wtu": "1", "per": "24h"}]),
+        );
     })
     .await;
     assert_eq!(rig.chat(json!({"max_tokens": 10})).await.status, 200);
@@ -309,32 +440,65 @@ async fn case_17_an_overrun_is_recorded_and_blocks_the_next_call() {
     assert_eq!(balance.used + balance.debt, 14_000 + 5000 * 2000);
     assert!(balance.available < 0);
     let next = rig.chat(json!({"max_tokens": 1})).await;
-    assert_eq!((next.status, next.code().as_str()), (429, "insufficient_quota"));
+    assert_eq!(
+        (next.status, next.code().as_str()),
+        (429, "insufficient_quota")
+    );
     rig.assert_quiet().await;
 }
 
 #[tokio::test]
 async fn case_19_a_refusal_by_one_limit_leaves_nothing_counted_in_the_others() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 1))), |config| {
-        limit(config, "/tenants/0", json!([{"requests": 100, "per": "1h"}, {"concurrency": 10}]));
-        limit(config, "/tenants/0/projects/0", json!([{"requests": 1, "per": "1h"}]));
-        limit(config, "/tenants/0/projects/0/users/0", json!([{"concurrency": 10}]));
-        limit(config, "/tenants/0/projects/0/keys/0", json!([{"requests": 100, "per": "1h"}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"requests": 100, "per": "1h"}, {"concurrency": 10}]),
+        );
+        limit(
+            config,
+            "/tenants/0/projects/0",
+            json!([{"requests": 1, "per": "1h"}]),
+        );
+        limit(
+            config,
+            "/tenants/0/projects/0/users/0",
+            json!([{"concurrency": 10}]),
+        );
+        limit(
+            config,
+            "/tenants/0/projects/0/keys/0",
+            json!([{"requests": 100, "per": "1h"}]),
+        );
     })
     .await;
     let first = rig.chat(json!({})).await;
     assert_eq!(first.status, 200);
     for _ in 0..5 {
         let refused = rig.chat(json!({})).await;
-        assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limit_exceeded"));
-        assert!(refused.json()["error"]["message"].as_str().expect("text").contains("acme/app"));
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (429, "rate_limit_exceeded")
+        );
+        assert!(
+            refused.json()["error"]["message"]
+                .as_str()
+                .expect("text")
+                .contains("acme/app")
+        );
         let taken: Vec<(String, u64)> = rig
             .record(&refused)
             .limits
             .iter()
             .map(|limit| (format!("{}:{}", limit.account, limit.name), limit.held))
             .collect();
-        let key = rig.record(&refused).identity.as_ref().expect("an identity").key.clone();
+        let key = rig
+            .record(&refused)
+            .identity
+            .as_ref()
+            .expect("an identity")
+            .key
+            .clone();
         let expected = [
             ("acme:requests".to_owned(), 1),
             ("acme:concurrency".to_owned(), 0),
@@ -349,14 +513,21 @@ async fn case_19_a_refusal_by_one_limit_leaves_nothing_counted_in_the_others() {
 #[tokio::test]
 async fn a_rate_limit_says_when_this_request_fits() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 1))), |config| {
-        limit(config, "/tenants/0", json!([{"requests": 60, "per": "1m", "burst": 1}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"requests": 60, "per": "1m", "burst": 1}]),
+        );
     })
     .await;
     let first = rig.chat(json!({})).await;
     assert_eq!(first.header("x-ratelimit-limit-requests"), "1");
     assert_eq!(first.header("x-ratelimit-remaining-requests"), "0");
     let refused = rig.chat(json!({})).await;
-    let ms: u64 = refused.header("retry-after-ms").parse().expect("milliseconds");
+    let ms: u64 = refused
+        .header("retry-after-ms")
+        .parse()
+        .expect("milliseconds");
     assert!((1..=1000).contains(&ms), "{ms}");
     assert_eq!(refused.header("retry-after"), "1");
     assert_eq!(refused.header("x-should-retry"), "true");
@@ -368,14 +539,21 @@ async fn a_rate_limit_says_when_this_request_fits() {
 #[tokio::test]
 async fn tokens_per_minute_are_a_rate_and_not_a_quota() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 50))), |config| {
-        limit(config, "/tenants/0", json!([{"tier": "B", "tokens": 100, "per": "1m", "name": "tpm"}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"tier": "B", "tokens": 100, "per": "1m", "name": "tpm"}]),
+        );
     })
     .await;
     let first = rig.chat(json!({"max_tokens": 50})).await;
     assert_eq!(first.status, 200);
     assert_eq!(first.header("x-ratelimit-limit-tokens"), "100");
     let refused = rig.chat(json!({"max_tokens": 50})).await;
-    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limit_exceeded"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (429, "rate_limit_exceeded")
+    );
     assert_eq!(refused.header("x-should-retry"), "true");
     assert!(!refused.header("x-ratelimit-reset-tokens").is_empty());
 }
@@ -383,12 +561,19 @@ async fn tokens_per_minute_are_a_rate_and_not_a_quota() {
 #[tokio::test]
 async fn concurrency_is_given_back_when_the_answer_ends() {
     let stage = Stage::new(|_, _| Play::Stream(vec![data(&chunk("x", 14, 1)), Piece::Hang]));
-    let rig = Rig::with(stage, |config| limit(config, "/tenants/0", json!([{"concurrency": 1}]))).await;
-    let open = rig.open("/v1/chat/completions", chat(json!({"stream": true}))).await;
+    let rig = Rig::with(stage, |config| {
+        limit(config, "/tenants/0", json!([{"concurrency": 1}]))
+    })
+    .await;
+    let open = rig
+        .open("/v1/chat/completions", chat(json!({"stream": true})))
+        .await;
     assert_eq!(open.status(), 200);
     assert_eq!(rig.chat(json!({})).await.code(), "rate_limit_exceeded");
     drop(open);
-    let again = rig.open("/v1/chat/completions", chat(json!({"stream": true}))).await;
+    let again = rig
+        .open("/v1/chat/completions", chat(json!({"stream": true})))
+        .await;
     assert_eq!(again.status(), 200);
 }
 
@@ -397,17 +582,29 @@ async fn one_idempotency_key_runs_once_at_a_time() {
     let stage = Stage::new(|_, _| Play::Stream(vec![data(&chunk("x", 14, 1)), Piece::Hang]));
     let rig = Rig::new(stage).await;
     let request = |number: u8| -> Request<Full<bytes::Bytes>> {
-        let mut request =
-            post("/v1/chat/completions", &key(number), chat(json!({"stream": true})));
-        request.headers_mut().insert("idempotency-key", "once".parse().expect("a value"));
+        let mut request = post(
+            "/v1/chat/completions",
+            &key(number),
+            chat(json!({"stream": true})),
+        );
+        request
+            .headers_mut()
+            .insert("idempotency-key", "once".parse().expect("a value"));
         request
     };
     let first = rig.governance.handle(request(1)).await;
     assert_eq!(first.status(), 200);
     let second = rig.send(request(1)).await;
-    assert_eq!((second.status, second.code().as_str()), (409, "in_progress"));
+    assert_eq!(
+        (second.status, second.code().as_str()),
+        (409, "in_progress")
+    );
     assert_eq!(second.header("x-should-retry"), "false");
-    assert_eq!(rig.governance.handle(request(2)).await.status(), 200, "another key's own");
+    assert_eq!(
+        rig.governance.handle(request(2)).await.status(),
+        200,
+        "another key's own"
+    );
     drop(first);
     assert_eq!(rig.governance.handle(request(1)).await.status(), 200);
 }

@@ -14,23 +14,39 @@ async fn errors_have_the_shape_of_the_family() {
     ] {
         let answer = rig.post(path, body).await;
         let error = answer.json()["error"].clone();
-        assert!(error["message"].is_string() && error["type"].is_string() && error["code"].is_string());
+        assert!(
+            error["message"].is_string() && error["type"].is_string() && error["code"].is_string()
+        );
         assert!(error.get("param").is_some(), "{error}");
         assert_eq!(answer.header("content-type"), "application/json");
     }
     for (path, body, kind) in [
-        ("/v1/messages", json!({"model": "nothing", "max_tokens": 1, "messages": []}), "not_found_error"),
-        ("/v1/messages", json!({"model": "demo", "max_tokens": -1, "messages": []}), "invalid_request_error"),
+        (
+            "/v1/messages",
+            json!({"model": "nothing", "max_tokens": 1, "messages": []}),
+            "not_found_error",
+        ),
+        (
+            "/v1/messages",
+            json!({"model": "demo", "max_tokens": -1, "messages": []}),
+            "invalid_request_error",
+        ),
         ("/v1/messages/nothing", json!({}), "not_found_error"),
     ] {
         let answer = rig.post(path, body).await;
         let value = answer.json();
-        assert_eq!((&value["type"], &value["error"]["type"]), (&json!("error"), &json!(kind)), "{value}");
+        assert_eq!(
+            (&value["type"], &value["error"]["type"]),
+            (&json!("error"), &json!(kind)),
+            "{value}"
+        );
         assert!(value["error"]["message"].is_string());
         assert_eq!(value["request_id"], answer.header("request-id"));
         assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
     }
-    let anonymous = rig.send(post("/v1/messages", "hp-nothing", json!({}))).await;
+    let anonymous = rig
+        .send(post("/v1/messages", "hp-nothing", json!({})))
+        .await;
     assert_eq!(anonymous.json()["error"]["type"], "authentication_error");
 }
 
@@ -45,27 +61,43 @@ async fn bad_values_name_their_field() {
         (json!({"stream": "yes"}), "stream"),
     ] {
         let answer = rig.chat(body.clone()).await;
-        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_value"), "{body}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_value"),
+            "{body}"
+        );
         assert_eq!(answer.json()["error"]["param"], param);
     }
     let twice = r#"{"model":"demo","messages":[],"model":"free"}"#;
     let mut request = post("/v1/chat/completions", &key(1), json!({}));
     *request.body_mut() = http_body_util::Full::from(twice);
     let answer = rig.send(request).await;
-    assert_eq!((answer.status, answer.code().as_str()), (400, "duplicate_key"));
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (400, "duplicate_key")
+    );
 }
 
 #[tokio::test]
 async fn a_prompt_that_cannot_fit_is_refused_and_one_that_may_fit_is_not() {
     let rig = Rig::new(Stage::always(ok(answer(1, 0, 1)))).await;
     // The context is 4096 tokens; no token is longer than 128 bytes.
-    let message = |bytes: usize| json!({"messages": [{"role": "user", "content": "x".repeat(bytes)}]});
+    let message =
+        |bytes: usize| json!({"messages": [{"role": "user", "content": "x".repeat(bytes)}]});
     assert_eq!(rig.chat(message(4096 * 100)).await.status, 200);
     let refused = rig.chat(message(4098 * 128)).await;
-    assert_eq!((refused.status, refused.code().as_str()), (400, "context_length_exceeded"));
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (400, "context_length_exceeded")
+    );
     assert_eq!(refused.json()["error"]["param"], "messages");
     let tokens: Vec<u32> = vec![1; 4097];
-    let exact = rig.post("/v1/completions", json!({"model": "demo", "prompt": tokens})).await;
+    let exact = rig
+        .post(
+            "/v1/completions",
+            json!({"model": "demo", "prompt": tokens}),
+        )
+        .await;
     assert_eq!(exact.code(), "context_length_exceeded");
     assert_eq!(rig.stage.call_count(), 1);
 }
@@ -101,31 +133,74 @@ async fn case_47_what_a_caller_says_about_itself_does_not_count() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let (context, forwarded) = rig.stage.last_call();
     let text = String::from_utf8(forwarded.body().to_vec()).expect("UTF-8");
-    for gone in ["admin", "acme-salt", "umbrella", "extra_body", "evil", "vip", "nvext", "kv_transfer", "-100"] {
+    for gone in [
+        "admin",
+        "acme-salt",
+        "umbrella",
+        "extra_body",
+        "evil",
+        "vip",
+        "nvext",
+        "kv_transfer",
+        "-100",
+    ] {
         assert!(!text.contains(gone), "{gone} in {text}");
     }
     for kept in ["0.5", "12345678901234567890", "\"name\":\"f\""] {
         assert!(text.contains(kept), "{kept} in {text}");
     }
     let headers = forwarded.headers();
-    for gone in ["x-headpond-context", "x-gateway-destination-endpoint", "cookie", "x-unknown", "authorization", "x-llm-d-inference-objective"] {
+    for gone in [
+        "x-headpond-context",
+        "x-gateway-destination-endpoint",
+        "cookie",
+        "x-unknown",
+        "authorization",
+        "x-llm-d-inference-objective",
+    ] {
         assert!(!headers.contains_key(gone), "{gone}");
     }
     assert_eq!(headers["x-gateway-inference-fairness-id"], "acme");
     assert_eq!(headers["user-agent"], "tests");
     assert_ne!(headers["x-request-id"], "mine");
-    assert_eq!((context.fairness.as_str(), context.band.0, context.cache_domain.as_str()), ("acme", 0, "tenant:acme"));
+    assert_eq!(
+        (
+            context.fairness.as_str(),
+            context.band.0,
+            context.cache_domain.as_str()
+        ),
+        ("acme", 0, "tenant:acme")
+    );
     let record = rig.record(&answer);
     assert_eq!(record.client_request_id.as_deref(), Some("mine"));
-    assert!(record.removed.iter().any(|path| path.contains("extra_body")), "{:?}", record.removed);
-    let other = rig.send(post("/v1/chat/completions", &key(6), chat(json!({})))).await;
+    assert!(
+        record
+            .removed
+            .iter()
+            .any(|path| path.contains("extra_body")),
+        "{:?}",
+        record.removed
+    );
+    let other = rig
+        .send(post("/v1/chat/completions", &key(6), chat(json!({}))))
+        .await;
     assert_eq!(other.status, 200);
     let (context, _) = rig.stage.last_call();
-    assert_eq!((context.fairness.as_str(), context.band.0, context.weight), ("umbrella", 5, 3));
-    let salts: std::collections::BTreeSet<String> = rig.stage.calls.lock().expect("unpoisoned").iter().map(|(_, request)| {
-        let body: Value = serde_json::from_slice(request.body()).expect("JSON");
-        body["cache_salt"].as_str().expect("a salt").to_owned()
-    }).collect();
+    assert_eq!(
+        (context.fairness.as_str(), context.band.0, context.weight),
+        ("umbrella", 5, 3)
+    );
+    let salts: std::collections::BTreeSet<String> = rig
+        .stage
+        .calls
+        .lock()
+        .expect("unpoisoned")
+        .iter()
+        .map(|(_, request)| {
+            let body: Value = serde_json::from_slice(request.body()).expect("JSON");
+            body["cache_salt"].as_str().expect("a salt").to_owned()
+        })
+        .collect();
     assert_eq!(salts.len(), 2, "two tenants never share a cache");
 }
 
@@ -145,17 +220,32 @@ async fn case_51_nothing_of_the_inside_leaves_with_an_answer() {
     let error = json!({"error": {"message": "overloaded: http://10.0.0.7:8000 said no",
         "type": "rate_limit_error", "param": "messages", "code": "engine_busy"}});
     for (status, body) in [(200, answer(1, 0, 1)), (429, error)] {
-        let rig = Rig::new(Stage::always(Play::Whole(status, headers(), body.to_string()))).await;
+        let rig = Rig::new(Stage::always(Play::Whole(
+            status,
+            headers(),
+            body.to_string(),
+        )))
+        .await;
         let answer = rig.chat(json!({})).await;
         assert_eq!(answer.status, status);
-        for gone in ["server", "set-cookie", "x-internal-url", "location", "x-headpond-endpoint", "x-headpond-queue-ms"] {
+        for gone in [
+            "server",
+            "set-cookie",
+            "x-internal-url",
+            "location",
+            "x-headpond-endpoint",
+            "x-headpond-queue-ms",
+        ] {
             assert_eq!(answer.header(gone), "", "{gone}");
         }
         assert!(!answer.text().contains("10.0.0.7"), "{}", answer.text());
         assert_eq!(answer.header("retry-after"), "7");
         if status == 429 {
             let error = &answer.json()["error"];
-            assert_eq!((&error["code"], &error["param"]), (&json!("engine_busy"), &json!("messages")));
+            assert_eq!(
+                (&error["code"], &error["param"]),
+                (&json!("engine_busy"), &json!("messages"))
+            );
         }
         let record = rig.record(&answer);
         assert_eq!(record.scheduling.endpoint.as_deref(), Some("engine-3"));
@@ -166,8 +256,15 @@ async fn case_51_nothing_of_the_inside_leaves_with_an_answer() {
 #[tokio::test]
 async fn a_lead_sees_where_a_request_ran_and_what_it_cost() {
     let headers = vec![("x-headpond-endpoint", "engine-3".to_owned())];
-    let rig = Rig::new(Stage::always(Play::Whole(200, headers, answer(10, 0, 5).to_string()))).await;
-    let answer = rig.send(post("/v1/chat/completions", &key(3), chat(json!({})))).await;
+    let rig = Rig::new(Stage::always(Play::Whole(
+        200,
+        headers,
+        answer(10, 0, 5).to_string(),
+    )))
+    .await;
+    let answer = rig
+        .send(post("/v1/chat/completions", &key(3), chat(json!({}))))
+        .await;
     assert_eq!(answer.header("x-headpond-endpoint"), "engine-3");
     assert_eq!(answer.header("x-headpond-charged-wtu"), "0.02");
 }
@@ -183,18 +280,33 @@ async fn a_refusal_of_the_scheduler_says_when_to_come_back() {
     let rig = Rig::new(Stage::always(Play::Whole(429, headers, body.to_string()))).await;
     let answer = rig.chat(json!({})).await;
     assert_eq!((answer.status, answer.code().as_str()), (429, "queue_wait"));
-    assert_eq!((answer.header("retry-after"), answer.header("retry-after-ms")), ("2", "1200"));
+    assert_eq!(
+        (
+            answer.header("retry-after"),
+            answer.header("retry-after-ms")
+        ),
+        ("2", "1200")
+    );
     assert_eq!(answer.header("x-should-retry"), "true");
     assert_eq!(answer.header("x-headpond-work"), "none");
-    let message = answer.json()["error"]["message"].as_str().expect("text").to_owned();
-    assert!(message.contains("The predicted wait is 9 s") && message.contains("try again in 1.2s"), "{message}");
+    let message = answer.json()["error"]["message"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    assert!(
+        message.contains("The predicted wait is 9 s") && message.contains("try again in 1.2s"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn whole_answers_state_their_length() {
     let rig = Rig::new(Stage::always(ok(answer(1, 0, 1)))).await;
     let response = rig.open("/v1/chat/completions", chat(json!({}))).await;
-    assert_eq!(exact_size(&response), Some(answer(1, 0, 1).to_string().len() as u64));
+    assert_eq!(
+        exact_size(&response),
+        Some(answer(1, 0, 1).to_string().len() as u64)
+    );
     let answer = Answer::read(response).await;
     assert!(answer.header("openai-processing-ms").parse::<u64>().is_ok());
 }

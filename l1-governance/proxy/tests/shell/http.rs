@@ -35,27 +35,50 @@ impl Server {
         let shutdown = async move { drop(stopped.await) };
         let mut serving = JoinSet::new();
         let governance = rig.governance.clone();
-        serving.spawn(serve(listener, governance, shutdown, Duration::from_millis(500)));
-        Self { rig, address, stop: Some(stop), serving }
+        serving.spawn(serve(
+            listener,
+            governance,
+            shutdown,
+            Duration::from_millis(500),
+        ));
+        Self {
+            rig,
+            address,
+            stop: Some(stop),
+            serving,
+        }
     }
 
     async fn connect(&self) -> TcpStream {
-        TcpStream::connect(self.address).await.expect("the server listens")
+        TcpStream::connect(self.address)
+            .await
+            .expect("the server listens")
     }
 
     /// Sends bytes and reads until the server closes.
     async fn exchange(&self, bytes: &str) -> String {
         let mut stream = self.connect().await;
-        stream.write_all(bytes.as_bytes()).await.expect("the server reads");
+        stream
+            .write_all(bytes.as_bytes())
+            .await
+            .expect("the server reads");
         read_to_end(&mut stream).await
     }
 
     fn stop(&mut self) {
-        self.stop.take().expect("stopped once").send(()).expect("the server runs");
+        self.stop
+            .take()
+            .expect("stopped once")
+            .send(())
+            .expect("the server runs");
     }
 
     async fn stopped(mut self) -> Arc<Rig> {
-        self.serving.join_next().await.expect("it served").expect("without a panic");
+        self.serving
+            .join_next()
+            .await
+            .expect("it served")
+            .expect("without a panic");
         self.rig
     }
 }
@@ -92,7 +115,12 @@ fn stream_body() -> String {
 }
 
 fn status(answer: &str) -> u16 {
-    answer.split(' ').nth(1).expect("a status line").parse().expect("a number")
+    answer
+        .split(' ')
+        .nth(1)
+        .expect("a status line")
+        .parse()
+        .expect("a number")
 }
 
 #[tokio::test]
@@ -100,7 +128,10 @@ async fn a_client_of_http_1_0_gets_a_stream_it_can_read() {
     let server = Server::start(Stage::always(Play::Stream(whole_stream(14, 2))), |_| {}).await;
     let answer = server.exchange(&raw("HTTP/1.0", "", &stream_body())).await;
     assert_eq!(status(&answer), 200);
-    assert!(!answer.to_lowercase().contains("transfer-encoding"), "{answer}");
+    assert!(
+        !answer.to_lowercase().contains("transfer-encoding"),
+        "{answer}"
+    );
     assert!(answer.ends_with(DONE), "{answer}");
 }
 
@@ -113,7 +144,10 @@ async fn a_client_that_half_closes_gets_its_answer() {
         let later = Play::After(Duration::from_millis(50), Box::new(play));
         let server = Server::start(Stage::always(later), |_| {}).await;
         let mut stream = server.connect().await;
-        stream.write_all(raw("HTTP/1.1", "", &body).as_bytes()).await.expect("the server reads");
+        stream
+            .write_all(raw("HTTP/1.1", "", &body).as_bytes())
+            .await
+            .expect("the server reads");
         stream.shutdown().await.expect("half closed");
         let answer = read_to_end(&mut stream).await;
         assert_eq!(status(&answer), 200, "{answer}");
@@ -134,12 +168,21 @@ async fn a_length_stated_twice_is_refused_in_either_order_and_on_every_request()
         );
         let answer = server.exchange(&ambiguous).await;
         assert_eq!(status(&answer), 400, "{answer}");
-        assert!(answer.contains("invalid_request") && answer.contains("connection: close"), "{answer}");
+        assert!(
+            answer.contains("invalid_request") && answer.contains("connection: close"),
+            "{answer}"
+        );
 
         let mut stream = server.connect().await;
-        stream.write_all(raw("HTTP/1.1", "", &body).as_bytes()).await.expect("the server reads");
+        stream
+            .write_all(raw("HTTP/1.1", "", &body).as_bytes())
+            .await
+            .expect("the server reads");
         read_until(&mut stream, "\"usage\"").await;
-        stream.write_all(ambiguous.as_bytes()).await.expect("the server reads");
+        stream
+            .write_all(ambiguous.as_bytes())
+            .await
+            .expect("the server reads");
         let second = read_to_end(&mut stream).await;
         assert!(second.contains("HTTP/1.1 400"), "{second}");
     }
@@ -150,17 +193,30 @@ async fn a_length_stated_twice_is_refused_in_either_order_and_on_every_request()
 async fn expect_continue_is_answered_after_the_key_was_judged() {
     let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |_| {}).await;
     let body = chat(json!({})).to_string();
-    let request = raw("HTTP/1.1", "expect: 100-continue\r\nconnection: close\r\n", &body);
+    let request = raw(
+        "HTTP/1.1",
+        "expect: 100-continue\r\nconnection: close\r\n",
+        &body,
+    );
     let (head, body) = request.split_at(request.len() - body.len());
     let mut stream = server.connect().await;
-    stream.write_all(head.as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(head.as_bytes())
+        .await
+        .expect("the server reads");
     read_until(&mut stream, "100 Continue\r\n\r\n").await;
-    stream.write_all(body.as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(body.as_bytes())
+        .await
+        .expect("the server reads");
     assert_eq!(status(&read_to_end(&mut stream).await), 200);
 
     let mut stream = server.connect().await;
     let head = head.replace(&key(1), &key(9));
-    stream.write_all(head.as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(head.as_bytes())
+        .await
+        .expect("the server reads");
     let answer = read_to_end(&mut stream).await;
     assert_eq!(status(&answer), 401, "{answer}");
 }
@@ -176,7 +232,10 @@ async fn a_body_is_limited_while_it_is_read() {
         key(1)
     );
     let mut stream = server.connect().await;
-    stream.write_all(chunked.as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(chunked.as_bytes())
+        .await
+        .expect("the server reads");
     for _ in 0..3 {
         let chunk = format!("400\r\n{}\r\n", " ".repeat(1024));
         drop(stream.write_all(chunk.as_bytes()).await);
@@ -192,8 +251,13 @@ async fn a_head_and_a_body_that_do_not_come_are_not_waited_for() {
         config["timeouts"] = json!({"header_read": "100ms", "body_read": "100ms", "idle": "300ms"});
     })
     .await;
-    let slow_head = server.exchange("POST /v1/chat/completions HTTP/1.1\r\nhost: l1\r\n").await;
-    assert!(slow_head.is_empty() || status(&slow_head) == 408, "{slow_head}");
+    let slow_head = server
+        .exchange("POST /v1/chat/completions HTTP/1.1\r\nhost: l1\r\n")
+        .await;
+    assert!(
+        slow_head.is_empty() || status(&slow_head) == 408,
+        "{slow_head}"
+    );
     let request = raw("HTTP/1.1", "", &chat(json!({})).to_string());
     let slow_body = server.exchange(&request[..request.len() - 5]).await;
     assert_eq!(status(&slow_body), 408, "{slow_body}");
@@ -215,14 +279,18 @@ async fn head_is_answered_where_get_is() {
         let head = server.exchange(&request("HEAD", path)).await;
         let length = |answer: &str| {
             let (head, _) = answer.split_once("\r\n\r\n").expect("a head");
-            let line = head.lines().find(|line| line.starts_with("content-length: "));
+            let line = head
+                .lines()
+                .find(|line| line.starts_with("content-length: "));
             line.expect("a length").to_owned()
         };
         assert_eq!((status(&get), status(&head)), (200, 200), "{path}");
         assert_eq!(length(&get), length(&head));
         assert!(head.ends_with("\r\n\r\n"), "no body: {head}");
     }
-    let post_only = server.exchange(&request("HEAD", "/v1/chat/completions")).await;
+    let post_only = server
+        .exchange(&request("HEAD", "/v1/chat/completions"))
+        .await;
     assert_eq!(status(&post_only), 405);
 }
 
@@ -238,7 +306,10 @@ async fn browsers_are_let_in_when_their_origin_is_listed() {
     let refused = off.exchange(&preflight("https://app.example")).await;
     assert_eq!(status(&refused), 403);
     assert!(refused.contains("allowed_origins"), "{refused}");
-    assert!(!refused.contains("access-control-allow-origin"), "{refused}");
+    assert!(
+        !refused.contains("access-control-allow-origin"),
+        "{refused}"
+    );
 
     let on = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
         config["cors"] = json!({"allowed_origins": ["https://app.example"]});
@@ -246,12 +317,25 @@ async fn browsers_are_let_in_when_their_origin_is_listed() {
     .await;
     let allowed = on.exchange(&preflight("https://app.example")).await;
     assert_eq!(status(&allowed), 204);
-    assert!(allowed.contains("access-control-allow-origin: https://app.example"), "{allowed}");
-    assert_eq!(status(&on.exchange(&preflight("https://evil.example")).await), 403);
-    let call = raw("HTTP/1.1", "origin: https://app.example\r\nconnection: close\r\n", "{");
+    assert!(
+        allowed.contains("access-control-allow-origin: https://app.example"),
+        "{allowed}"
+    );
+    assert_eq!(
+        status(&on.exchange(&preflight("https://evil.example")).await),
+        403
+    );
+    let call = raw(
+        "HTTP/1.1",
+        "origin: https://app.example\r\nconnection: close\r\n",
+        "{",
+    );
     let error = on.exchange(&call).await;
     assert_eq!(status(&error), 400, "errors are readable too");
-    assert!(error.contains("access-control-allow-origin: https://app.example"), "{error}");
+    assert!(
+        error.contains("access-control-allow-origin: https://app.example"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -263,7 +347,10 @@ async fn a_client_that_closes_its_socket_cancels_the_engine() {
     }
     let server = Server::start(Stage::always(Play::Stream(pieces)), |_| {}).await;
     let mut stream = server.connect().await;
-    stream.write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes()).await.expect("the server reads");
+    stream
+        .write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes())
+        .await
+        .expect("the server reads");
     read_until(&mut stream, "data: ").await;
     drop(stream);
     let stage = server.rig.stage.clone();
@@ -272,7 +359,10 @@ async fn a_client_that_closes_its_socket_cancels_the_engine() {
     until("recorded", || rig.records_settled()).await;
     let settlement = rig.newest().settlement.clone().expect("a settlement");
     let truth: u64 = stage.truth.lock().expect("unpoisoned").values().sum();
-    assert!(truth < 499 && truth.abs_diff(settlement.output_tokens) <= 1, "{truth} {settlement:?}");
+    assert!(
+        truth < 499 && truth.abs_diff(settlement.output_tokens) <= 1,
+        "{truth} {settlement:?}"
+    );
 }
 
 #[tokio::test]
@@ -286,10 +376,17 @@ async fn draining_lets_open_streams_finish_and_takes_nothing_new() {
     let mut server = Server::start(Stage::always(Play::Stream(pieces)), |_| {}).await;
     let mut open = server.connect().await;
     let mut kept = server.connect().await;
-    let list = format!("GET /v1/models HTTP/1.1\r\nhost: l1\r\nauthorization: Bearer {}\r\n\r\n", key(1));
-    kept.write_all(list.as_bytes()).await.expect("the server reads");
+    let list = format!(
+        "GET /v1/models HTTP/1.1\r\nhost: l1\r\nauthorization: Bearer {}\r\n\r\n",
+        key(1)
+    );
+    kept.write_all(list.as_bytes())
+        .await
+        .expect("the server reads");
     read_until(&mut kept, "\"object\":\"list\"").await;
-    open.write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes()).await.expect("the server reads");
+    open.write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes())
+        .await
+        .expect("the server reads");
     read_until(&mut open, "data: ").await;
     server.stop();
     let rest = read_to_end(&mut open).await;
@@ -299,7 +396,10 @@ async fn draining_lets_open_streams_finish_and_takes_nothing_new() {
     assert!(refused.is_empty() || status(&refused) == 503, "{refused}");
     let address = server.address;
     let rig = server.stopped().await;
-    assert!(TcpStream::connect(address).await.is_err(), "nothing listens any more");
+    assert!(
+        TcpStream::connect(address).await.is_err(),
+        "nothing listens any more"
+    );
     rig.assert_quiet().await;
     assert_eq!(rig.wtu("acme").await, (16_000, 0));
 }
@@ -309,7 +409,9 @@ async fn draining_cuts_what_does_not_end_and_settles_it() {
     let pieces = vec![data(&chunk("x", 14, 1)), Piece::Hang];
     let mut server = Server::start(Stage::always(Play::Stream(pieces)), |_| {}).await;
     let mut open = server.connect().await;
-    open.write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes()).await.expect("the server reads");
+    open.write_all(raw("HTTP/1.1", "", &stream_body()).as_bytes())
+        .await
+        .expect("the server reads");
     read_until(&mut open, "data: ").await;
     server.stop();
     let rig = server.stopped().await;
@@ -322,17 +424,28 @@ async fn draining_cuts_what_does_not_end_and_settles_it() {
 async fn http_2_streams_share_a_connection() {
     let server = Server::start(Stage::always(Play::Stream(whole_stream(14, 3))), |_| {}).await;
     let client: hyper_util::client::legacy::Client<_, Full<Bytes>> =
-        hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .build_http();
     let mut requests = JoinSet::new();
     for _ in 0..8 {
         let (client, address) = (client.clone(), server.address);
         requests.spawn(async move {
-            let mut request = post("/v1/chat/completions", &key(1), chat(json!({"stream": true})));
+            let mut request = post(
+                "/v1/chat/completions",
+                &key(1),
+                chat(json!({"stream": true})),
+            );
             let uri = format!("http://{address}{}", request.uri());
             *request.uri_mut() = uri.parse().expect("a URL");
             let response = client.request(request).await.expect("an answer");
             assert_eq!(response.status(), 200);
-            response.into_body().collect().await.expect("a body").to_bytes()
+            response
+                .into_body()
+                .collect()
+                .await
+                .expect("a body")
+                .to_bytes()
         });
     }
     for body in requests.join_all().await {
@@ -357,17 +470,33 @@ async fn the_remote_scheduler_signs_what_it_sends() {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let verifier = Arc::clone(&verifier);
                 async move {
-                    let token = request.headers()[names::CONTEXT].to_str().expect("ASCII").to_owned();
+                    let token = request.headers()[names::CONTEXT]
+                        .to_str()
+                        .expect("ASCII")
+                        .to_owned();
                     let path = request.uri().path().to_owned();
-                    let body = request.into_body().collect().await.expect("a body").to_bytes();
+                    let body = request
+                        .into_body()
+                        .collect()
+                        .await
+                        .expect("a body")
+                        .to_bytes();
                     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                     let now = now.expect("after 1970").as_secs();
-                    let context = verifier.verify(&token, now, Some(&body)).expect("a trusted context");
+                    let context = verifier
+                        .verify(&token, now, Some(&body))
+                        .expect("a trusted context");
                     let text = format!("{} {path} {}", context.tenant, body.len());
-                    Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::from(text)))
+                    Ok::<_, std::convert::Infallible>(http::Response::new(Full::<Bytes>::from(
+                        text,
+                    )))
                 }
             });
-            drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
+            drop(
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await,
+            );
         }
     });
     let local = Rig::new(Stage::always(ok(answer(1, 0, 1)))).await;
@@ -376,15 +505,27 @@ async fn the_remote_scheduler_signs_what_it_sends() {
     let length = request.body().len();
     let signer = || Signer::new(kid.clone(), &key_of_both()).expect("a signer");
     let remote = RemoteScheduler::new(&format!("http://{address}"), signer()).expect("an address");
-    let response = remote.call(&context, request.clone()).await.expect("it answers");
-    let text = response.into_body().collect().await.expect("a body").to_bytes();
+    let response = remote
+        .call(&context, request.clone())
+        .await
+        .expect("it answers");
+    let text = response
+        .into_body()
+        .collect()
+        .await
+        .expect("a body")
+        .to_bytes();
     assert_eq!(text, format!("acme /v1/chat/completions {length}"));
 
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = nobody.local_addr().expect("an address");
     drop(nobody);
     let remote = RemoteScheduler::new(&format!("http://{address}"), signer()).expect("an address");
-    let unreachable = remote.call(&context, request).await.err().expect("nothing listens");
+    let unreachable = remote
+        .call(&context, request)
+        .await
+        .err()
+        .expect("nothing listens");
     assert_eq!(unreachable.reached, governance_proxy::Reached::No);
     for bad in ["https://a:1", "a:1", "http://a:1/path", ""] {
         assert!(RemoteScheduler::new(bad, signer()).is_err(), "{bad}");

@@ -7,6 +7,5 @@ mod admission;
 mod answers;
 mod http;
 mod order;
-mod secrets;
 mod streams;
 mod support;

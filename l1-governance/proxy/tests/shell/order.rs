@@ -42,8 +42,15 @@ fn faulty(faults: &[&str]) -> Request<Full<bytes::Bytes>> {
     }
     let mut request = Request::builder()
         .method(if has("method") { "PUT" } else { "POST" })
-        .uri(if has("path") { "/v1/nothing" } else { "/v1/chat/completions" })
-        .header("authorization", format!("Bearer {}", if has("key") { key(9) } else { key(1) }));
+        .uri(if has("path") {
+            "/v1/nothing"
+        } else {
+            "/v1/chat/completions"
+        })
+        .header(
+            "authorization",
+            format!("Bearer {}", if has("key") { key(9) } else { key(1) }),
+        );
     if has("encoding") {
         request = request.header("content-encoding", "gzip");
     }
@@ -61,24 +68,44 @@ async fn of_all_faults_the_first_in_the_order_is_answered() {
         );
     })
     .await;
-    assert_eq!(rig.chat(json!({"max_tokens": 1})).await.status, 200, "which uses up the rate");
+    assert_eq!(
+        rig.chat(json!({"max_tokens": 1})).await.status,
+        200,
+        "which uses up the rate"
+    );
     let names: Vec<&str> = FAULTS.iter().map(|(name, ..)| *name).collect();
     for (at, (name, status, code)) in FAULTS.into_iter().enumerate() {
         let answer = rig.send(faulty(&names[at..])).await;
-        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{name}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (status, code),
+            "{name}"
+        );
         assert_eq!(answer.header("x-headpond-reason"), code);
         assert_eq!(answer.header("content-type"), "application/json");
         assert!(!answer.header("x-request-id").is_empty());
     }
-    assert_eq!(rig.stage.call_count(), 1, "nothing that is refused is dispatched");
+    assert_eq!(
+        rig.stage.call_count(),
+        1,
+        "nothing that is refused is dispatched"
+    );
     rig.assert_quiet().await;
 }
 
 #[tokio::test]
 async fn after_the_rate_comes_the_quota_and_then_the_queue() {
-    let full = Play::Whole(429, vec![("x-headpond-reason", "queue_full".into())], "{}".into());
+    let full = Play::Whole(
+        429,
+        vec![("x-headpond-reason", "queue_full".into())],
+        "{}".into(),
+    );
     let poor = Rig::with(Stage::always(full.clone()), |config| {
-        limit(config, "/tenants/0", json!([{"tier": "D", "wtu": "0", "per": "24h"}]));
+        limit(
+            config,
+            "/tenants/0",
+            json!([{"tier": "D", "wtu": "0", "per": "24h"}]),
+        );
     })
     .await;
     assert_eq!(poor.chat(json!({})).await.code(), "insufficient_quota");
@@ -94,28 +121,56 @@ async fn every_bad_key_looks_the_same() {
     let revoked = key(2);
     let public = revoked[3..15].to_owned();
     let path = format!("/admin/v1/keys/{public}/revoke");
-    assert_eq!(rig.admin("POST", &path, ADMIN_TOKEN, json!(null)).await.status, 200);
+    assert_eq!(
+        rig.admin("POST", &path, ADMIN_TOKEN, json!(null))
+            .await
+            .status,
+        200
+    );
     let mut wrong_secret = good.clone();
     wrong_secret.pop();
     wrong_secret.push('2');
     let mut texts = std::collections::BTreeSet::new();
     for (name, headers) in [
         ("none", vec![]),
-        ("unknown", vec![("authorization", format!("Bearer {}", key(9)))]),
-        ("revoked", vec![("authorization", format!("Bearer {revoked}"))]),
+        (
+            "unknown",
+            vec![("authorization", format!("Bearer {}", key(9)))],
+        ),
+        (
+            "revoked",
+            vec![("authorization", format!("Bearer {revoked}"))],
+        ),
         ("expired", vec![("x-api-key", key(4))]),
         ("malformed", vec![("api-key", "hello".to_owned())]),
         ("basic", vec![("authorization", format!("Basic {good}"))]),
-        ("wrong secret", vec![("authorization", format!("Bearer {wrong_secret}"))]),
-        ("two", vec![("authorization", format!("Bearer {good}")), ("x-api-key", key(5))]),
+        (
+            "wrong secret",
+            vec![("authorization", format!("Bearer {wrong_secret}"))],
+        ),
+        (
+            "two",
+            vec![
+                ("authorization", format!("Bearer {good}")),
+                ("x-api-key", key(5)),
+            ],
+        ),
     ] {
-        let mut request = Request::builder().method("POST").uri("/v1/chat/completions");
+        let mut request = Request::builder()
+            .method("POST")
+            .uri("/v1/chat/completions");
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request.body(Full::from(chat(json!({})).to_string())).expect("a request");
+        let request = request
+            .body(Full::from(chat(json!({})).to_string()))
+            .expect("a request");
         let answer = rig.send(request).await;
-        assert_eq!((answer.status, answer.code().as_str()), (401, "invalid_api_key"), "{name}");
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (401, "invalid_api_key"),
+            "{name}"
+        );
         texts.insert(answer.text());
     }
     assert_eq!(texts.len(), 1, "{texts:?}");
@@ -138,7 +193,10 @@ async fn unknown_and_forbidden_models_are_one_answer() {
     let hidden = rig.send(get("/v1/models/hidden", &key(1))).await;
     let nothing = rig.send(get("/v1/models/nothing", &key(1))).await;
     assert_eq!((hidden.status, hidden.text()), (404, nothing.text()));
-    assert_eq!(rig.send(get("/v1/models/hidden", &key(6))).await.status, 200);
+    assert_eq!(
+        rig.send(get("/v1/models/hidden", &key(6))).await.status,
+        200
+    );
 }
 
 #[tokio::test]
@@ -146,12 +204,17 @@ async fn the_catalogue_shows_what_the_key_may_use() {
     let rig = Rig::new(Stage::always(ok(answer(1, 0, 1)))).await;
     let ids = |answer: &Answer| -> Vec<String> {
         let list = answer.json()["data"].as_array().expect("a list").clone();
-        list.iter().map(|model| model["id"].as_str().expect("an id").to_owned()).collect()
+        list.iter()
+            .map(|model| model["id"].as_str().expect("an id").to_owned())
+            .collect()
     };
     let list = rig.send(get("/v1/models", &key(1))).await;
     assert_eq!(ids(&list), ["demo", "demo-alias", "free", "unpriced"]);
     assert_eq!(ids(&rig.send(get("/models", &key(6))).await).len(), 5);
     let one = rig.send(get("/v1/models/demo-alias", &key(1))).await.json();
-    assert_eq!((&one["id"], &one["object"]), (&json!("demo-alias"), &json!("model")));
+    assert_eq!(
+        (&one["id"], &one["object"]),
+        (&json!("demo-alias"), &json!("model"))
+    );
     assert_eq!(rig.stage.call_count(), 0, "it works without engines");
 }

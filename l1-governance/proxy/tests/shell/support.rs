@@ -96,7 +96,12 @@ impl Stage {
     }
 
     pub(crate) fn last_call(&self) -> (Context, Request<Bytes>) {
-        self.calls.lock().expect("unpoisoned").last().cloned().expect("a call was made")
+        self.calls
+            .lock()
+            .expect("unpoisoned")
+            .last()
+            .cloned()
+            .expect("a call was made")
     }
 
     pub(crate) fn last_body(&self) -> Value {
@@ -177,9 +182,16 @@ impl Scheduler for Stage {
         request: Request<Bytes>,
     ) -> Result<Response<Played>, Unreachable> {
         let mut play = (self.script)(context, &request);
-        self.calls.lock().expect("unpoisoned").push((context.clone(), request));
+        self.calls
+            .lock()
+            .expect("unpoisoned")
+            .push((context.clone(), request));
         self.open.fetch_add(1, Ordering::SeqCst);
-        let mut open = Open { stage: self.clone(), attempt: context.attempt, ended: false };
+        let mut open = Open {
+            stage: self.clone(),
+            attempt: context.attempt,
+            ended: false,
+        };
         loop {
             let (status, headers, pieces, kind) = match play {
                 Play::After(time, rest) => {
@@ -191,17 +203,26 @@ impl Scheduler for Stage {
                 Play::Hang => std::future::pending().await,
                 Play::Unreachable(reached) => {
                     open.ended = true;
-                    return Err(Unreachable { reached, source: "scripted".into() });
+                    return Err(Unreachable {
+                        reached,
+                        source: "scripted".into(),
+                    });
                 }
-                Play::Whole(status, headers, body) => {
-                    (status, headers, vec![Piece::Data(body.into())], "application/json")
-                }
+                Play::Whole(status, headers, body) => (
+                    status,
+                    headers,
+                    vec![Piece::Data(body.into())],
+                    "application/json",
+                ),
                 Play::Stream(pieces) => {
                     (200, Vec::new(), pieces, "text/event-stream; charset=utf-8")
                 }
             };
-            let mut response =
-                Response::new(Played { pieces: pieces.into(), waiting: None, open });
+            let mut response = Response::new(Played {
+                pieces: pieces.into(),
+                waiting: None,
+                open,
+            });
             *response.status_mut() = StatusCode::from_u16(status).expect("a status");
             let out = response.headers_mut();
             out.insert("content-type", kind.parse().expect("a header value"));
@@ -292,7 +313,12 @@ impl Rig {
         let ledger = SqliteLedger::open(&path, options).expect("a new ledger");
         let governance = Governance::new(config, ledger.clone(), stage.clone());
         let governance = governance.await.expect("L1 starts");
-        Self { governance, ledger, stage, dir }
+        Self {
+            governance,
+            ledger,
+            stage,
+            dir,
+        }
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
@@ -313,7 +339,11 @@ impl Rig {
     }
 
     pub(crate) async fn admin(&self, method: &str, path: &str, token: &str, body: Value) -> Answer {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -325,22 +355,34 @@ impl Rig {
 
     pub(crate) async fn balances(&self, account: &str) -> Vec<Balance> {
         let account = AccountId::parse(account).expect("an account id");
-        self.ledger.balances(account).await.expect("the ledger answers")
+        self.ledger
+            .balances(account)
+            .await
+            .expect("the ledger answers")
     }
 
     /// Micro-WTU used and held under the first policy in WTU of an account.
     pub(crate) async fn wtu(&self, account: &str) -> (u64, u64) {
         let balances = self.balances(account).await;
-        let balance = balances.iter().find(|b| b.unit.as_str() == "uwtu").expect("metered in WTU");
+        let balance = balances
+            .iter()
+            .find(|b| b.unit.as_str() == "uwtu")
+            .expect("metered in WTU");
         (balance.used, balance.held)
     }
 
     pub(crate) fn record(&self, answer: &Answer) -> Arc<Record> {
-        self.governance.record(&answer.request_id()).expect("a record")
+        self.governance
+            .record(&answer.request_id())
+            .expect("a record")
     }
 
     pub(crate) fn newest(&self) -> Arc<Record> {
-        self.governance.records(1).first().cloned().expect("a record")
+        self.governance
+            .records(1)
+            .first()
+            .cloned()
+            .expect("a record")
     }
 
     pub(crate) fn metrics(&self) -> String {
@@ -351,14 +393,18 @@ impl Rig {
 
     /// Whether the newest request has its last word.
     pub(crate) fn records_settled(&self) -> bool {
-        self.governance.records(1).first().is_some_and(|record| record.timing.total_us.is_some())
+        self.governance
+            .records(1)
+            .first()
+            .is_some_and(|record| record.timing.total_us.is_some())
     }
 
     /// The value of a metric line that starts with this.
     pub(crate) fn metric(&self, start: &str) -> f64 {
         let text = self.metrics();
         let line = text.lines().find(|line| line.starts_with(start));
-        line.and_then(|line| line.rsplit(' ').next()).map_or(0.0, |value| value.parse().expect("a number"))
+        line.and_then(|line| line.rsplit(' ').next())
+            .map_or(0.0, |value| value.parse().expect("a number"))
     }
 
     /// Nothing is running, held or counted as running any more, and the ledger agrees with itself.
@@ -374,7 +420,9 @@ impl Rig {
 
 /// Adds to an account of the standard configuration: `/tenants/0/projects/0`.
 pub(crate) fn limit(config: &mut Value, pointer: &str, limits: Value) {
-    config.pointer_mut(pointer).expect("a place in the configuration")["limits"] = limits;
+    config
+        .pointer_mut(pointer)
+        .expect("a place in the configuration")["limits"] = limits;
 }
 
 pub(crate) fn post(path: &str, key: &str, body: Value) -> Request<Full<Bytes>> {
@@ -397,8 +445,7 @@ pub(crate) fn get(path: &str, key: &str) -> Request<Full<Bytes>> {
 
 /// A chat request: `body` over a model and one short message.
 pub(crate) fn chat(body: Value) -> Value {
-    let mut request =
-        json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}]});
+    let mut request = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}]});
     for (name, value) in body.as_object().expect("an object") {
         request[name] = value.clone();
     }
@@ -452,8 +499,16 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) async fn read(response: Response<Body>) -> Self {
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.expect("bodies of L1 do not fail").to_bytes();
-        Self { status: parts.status.as_u16(), headers: parts.headers, bytes }
+        let bytes = body
+            .collect()
+            .await
+            .expect("bodies of L1 do not fail")
+            .to_bytes();
+        Self {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            bytes,
+        }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -465,15 +520,22 @@ impl Answer {
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().expect("ASCII"))
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().expect("ASCII"))
     }
 
     pub(crate) fn code(&self) -> String {
-        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+        self.json()["error"]["code"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     pub(crate) fn request_id(&self) -> RequestId {
-        self.header("x-request-id").parse().expect("every answer has a request id")
+        self.header("x-request-id")
+            .parse()
+            .expect("every answer has a request id")
     }
 }
 

@@ -41,14 +41,19 @@ fn bounds_follow_the_caller_the_model_and_the_context() {
         (json!({"max_completion_tokens": 20, "n": 3}), 20, None, 60),
     ] {
         let size = size(&Route::ChatCompletions, &model, &chat(extra.clone())).expect("it fits");
-        assert_eq!((size.bound, size.clamped(), size.output()), (bound, clamped, output), "{extra}");
+        assert_eq!(
+            (size.bound, size.clamped(), size.output()),
+            (bound, clamped, output),
+            "{extra}"
+        );
     }
 }
 
 #[test]
 fn independent_prompts_count_each() {
     let model = model(&json!({}));
-    let body = json!({"model": "demo", "prompt": ["one", "two", "three"], "max_tokens": 10, "n": 2});
+    let body =
+        json!({"model": "demo", "prompt": ["one", "two", "three"], "max_tokens": 10, "n": 2});
     let size = size(&Route::Completions, &model, &body).expect("it fits");
     assert_eq!((size.choices, size.output()), (6, 60));
 }
@@ -58,7 +63,12 @@ fn media_cost_what_the_context_allows() {
     let model = model(&json!({}));
     let body = json!({"model": "demo", "messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]});
-    assert_eq!(size(&Route::ChatCompletions, &model, &body).expect("it fits").most, 1000);
+    assert_eq!(
+        size(&Route::ChatCompletions, &model, &body)
+            .expect("it fits")
+            .most,
+        1000
+    );
 }
 
 #[test]

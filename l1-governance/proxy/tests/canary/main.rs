@@ -1,4 +1,9 @@
-//! Case 48: canaries planted in every input appear in no log, metric, record, error or answer.
+//! Case 48: canaries planted in every input appear in no log, metric, record, error or answer. Alone
+//! in its process, because the log it reads is the process's.
+
+#[allow(dead_code, reason = "the other tests use the rest of it")]
+#[path = "../shell/support.rs"]
+mod support;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -8,7 +13,7 @@ use http_body_util::Full;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::support::*;
+use support::*;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
@@ -42,11 +47,15 @@ async fn case_48_a_canary_in_every_input_is_found_nowhere() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(log.clone())
         .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_global_default(subscriber).expect("the only test of its process");
     let plays = [
         ok(answer(10, 0, 5)),
         Play::Stream(whole_stream(10, 3)),
-        Play::Whole(400, Vec::new(), json!({"error": {"message": "bad", "code": "x"}}).to_string()),
+        Play::Whole(
+            400,
+            Vec::new(),
+            json!({"error": {"message": "bad", "code": "x"}}).to_string(),
+        ),
         Play::Stream(vec![data(&chunk("x", 10, 1)), Piece::Cut]),
         Play::Panic,
     ];
@@ -54,19 +63,36 @@ async fn case_48_a_canary_in_every_input_is_found_nowhere() {
     for play in plays {
         let rig = Rig::new(Stage::always(play)).await;
         for (path, body) in [
-            ("/v1/chat/completions", json!({"model": "demo", "stream": true,
+            (
+                "/v1/chat/completions",
+                json!({"model": "demo", "stream": true,
                 "messages": [{"role": "user", "content": CANARY}],
                 "metadata": {"note": CANARY}, "user": CANARY, "api_key": CANARY,
-                "tools": [{"type": "function", "function": {"name": "f", "description": CANARY}}]})),
-            ("/v1/completions", json!({"model": "demo", "prompt": CANARY})),
-            ("/v1/messages", json!({"model": "demo", "max_tokens": 3, "system": CANARY,
-                "messages": [{"role": "user", "content": CANARY}]})),
-            ("/v1/chat/completions", json!({"model": "demo", "n": CANARY, "messages": []})),
-            ("/v1/chat/completions", json!({"model": CANARY, "messages": []})),
+                "tools": [{"type": "function", "function": {"name": "f", "description": CANARY}}]}),
+            ),
+            (
+                "/v1/completions",
+                json!({"model": "demo", "prompt": CANARY}),
+            ),
+            (
+                "/v1/messages",
+                json!({"model": "demo", "max_tokens": 3, "system": CANARY,
+                "messages": [{"role": "user", "content": CANARY}]}),
+            ),
+            (
+                "/v1/chat/completions",
+                json!({"model": "demo", "n": CANARY, "messages": []}),
+            ),
+            (
+                "/v1/chat/completions",
+                json!({"model": CANARY, "messages": []}),
+            ),
         ] {
             let mut request = post(&format!("{path}?session={CANARY}"), &key(1), body);
             for name in ["cookie", "x-api-key2", "x-forwarded-for", "traceparent"] {
-                request.headers_mut().insert(name, CANARY.parse().expect("a value"));
+                request
+                    .headers_mut()
+                    .insert(name, CANARY.parse().expect("a value"));
             }
             let answer = rig.send(request).await;
             seen.push_str(&answer.text());
@@ -83,12 +109,23 @@ async fn case_48_a_canary_in_every_input_is_found_nowhere() {
         for record in rig.governance.records(100) {
             seen.push_str(&serde_json::to_string(&record).expect("a record serialises"));
         }
-        seen.push_str(&rig.admin("GET", "/admin/v1/keys", ADMIN_TOKEN, json!(null)).await.text());
-        seen.push_str(&rig.admin("GET", "/admin/v1/accounts", ADMIN_TOKEN, json!(null)).await.text());
+        seen.push_str(
+            &rig.admin("GET", "/admin/v1/keys", ADMIN_TOKEN, json!(null))
+                .await
+                .text(),
+        );
+        seen.push_str(
+            &rig.admin("GET", "/admin/v1/accounts", ADMIN_TOKEN, json!(null))
+                .await
+                .text(),
+        );
     }
     let written = log.0.lock().expect("unpoisoned").clone();
     let log = String::from_utf8(written).expect("UTF-8");
-    assert!(log.contains("\"target\":\"access\"") && log.contains("\"tenant\":\"acme\""), "the log is on");
+    assert!(
+        log.contains("\"target\":\"access\"") && log.contains("\"tenant\":\"acme\""),
+        "the log is on"
+    );
     seen.push_str(&log);
     let secret = key(1);
     let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
@@ -104,6 +141,10 @@ async fn case_48_a_canary_in_every_input_is_found_nowhere() {
         hash(ADMIN_TOKEN),
     ] {
         let at = seen.find(&canary);
-        assert!(at.is_none(), "{canary}: {:?}", at.map(|at| &seen[at.saturating_sub(300)..at + 60]));
+        assert!(
+            at.is_none(),
+            "{canary}: {:?}",
+            at.map(|at| &seen[at.saturating_sub(300)..at + 60])
+        );
     }
 }
