@@ -160,6 +160,15 @@ fn data_parallel_ranks_of_sglang_are_summed_and_their_copies_are_not() {
 }
 
 #[test]
+fn parts_by_priority_are_not_the_total_even_when_they_are_stale() {
+    check(
+        b"sglang:num_queue_reqs{priority=\"5\"} 20\nsglang:num_queue_reqs{priority=\"\"} 8\n\
+          sglang:num_running_reqs{priority=\"5\"} 3\n",
+        "waiting 8 running - kv - block - blocks - tokens -",
+    );
+}
+
+#[test]
 fn a_bad_line_empties_its_family_and_no_other() {
     const GOOD: &str = "vllm:num_requests_running{engine=\"0\"} 4.0\n";
     for bad in [

@@ -134,6 +134,8 @@ fn a_faster_server_is_reported_at_the_speed_of_its_clients() {
     let ttft = figures.ttft_s.expect("one answer");
     assert!((ttft.p50 - 0.5).abs() < 0.001, "{ttft:?}");
     assert!((figures.duration_s - 80.0).abs() < 1e-9);
+    let e2e = figures.e2e_s.expect("one answer");
+    assert!((e2e.p50 - 2.5).abs() < 0.01, "{e2e:?}");
     assert_eq!(figures.goodput, Some(1.0));
     let late = tally(20.0, &[outcome("a", 250, answer(51, 151))]).report();
     assert_eq!(late.figures.expect("valid").goodput, Some(0.0));
