@@ -117,6 +117,17 @@ pub struct Admitted {
     taken: Vec<Limit>,
 }
 
+/// How long a request waits for a limit. The order says which limit is told: the one that takes longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wait {
+    /// It fits.
+    None,
+    /// It fits after so many nanoseconds.
+    For(u64),
+    /// Until others finish, or for ever: time alone does not help.
+    ForOthers,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum State {
     /// Theoretical arrival time of GCRA: when the bucket is full again.
@@ -231,38 +242,43 @@ impl Table {
     }
 
     fn tightest_refusal(&self, now: Nanos, limits: &[Limit], cost: u32) -> Option<Refused> {
-        // A wait of `None` (others must finish first, or it never fits) is longer than any known wait.
-        let longer = |wait: Option<u64>| wait.unwrap_or(u64::MAX);
-        limits
+        let waits = limits
             .iter()
-            .filter_map(|limit| Some((limit, self.wait(now, limit, cost)?)))
-            .max_by_key(|(_, wait)| longer(*wait))
-            .map(|(limit, wait)| Refused::Limit {
-                limit: limit.clone(),
-                standing: self.standing(now, limit),
-                retry_after_ns: wait,
-            })
+            .map(|limit| (limit, self.wait(now, limit, cost)));
+        let (limit, wait) = waits.max_by_key(|(_, wait)| *wait)?;
+        let retry_after_ns = match wait {
+            Wait::None => return None,
+            Wait::For(ns) => Some(ns),
+            Wait::ForOthers => None,
+        };
+        Some(Refused::Limit {
+            limit: limit.clone(),
+            standing: self.standing(now, limit),
+            retry_after_ns,
+        })
     }
 
-    /// `None`: it fits. `Some(None)`: it does not, and time alone may not help. `Some(Some(ns))`: it fits then.
-    fn wait(&self, now: Nanos, limit: &Limit, cost: u32) -> Option<Option<u64>> {
+    fn wait(&self, now: Nanos, limit: &Limit, cost: u32) -> Wait {
+        let state = self.states.get(limit);
         match limit.rule {
-            Rule::Concurrency(most) => match self.states.get(limit) {
-                Some(State::Concurrency { running }) if *running >= most => Some(None),
-                _ if most == 0 => Some(None),
-                _ => None,
+            Rule::Concurrency(most) => match state {
+                Some(State::Concurrency { running }) if *running >= most => Wait::ForOthers,
+                _ if most == 0 => Wait::ForOthers,
+                _ => Wait::None,
             },
+            Rule::Rate(rate) if cost > rate.burst => Wait::ForOthers,
             Rule::Rate(rate) => {
-                if cost > rate.burst {
-                    return Some(None);
-                }
-                let full_at = match self.states.get(limit) {
+                let full_at = match state {
                     Some(State::Rate { full_at }) => (*full_at).max(now),
                     _ => now,
                 };
                 let then = full_at.0.saturating_add(rate.span(cost));
                 let allowed = now.0.saturating_add(rate.span(rate.burst));
-                (then > allowed).then(|| Some(then - allowed))
+                if then > allowed {
+                    Wait::For(then - allowed)
+                } else {
+                    Wait::None
+                }
             }
         }
     }

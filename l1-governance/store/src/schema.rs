@@ -39,7 +39,7 @@ pub(crate) fn check(path: &Path, connection: &Connection) -> Result<(), OpenErro
         pragma("application_id")?,
         pragma("schema_version")?,
     );
-    let known = MIGRATIONS.len() as i64;
+    let known = i64::try_from(MIGRATIONS.len()).expect("a short list");
     if tables > 0 && application != APPLICATION_ID {
         return Err(OpenError::Corrupt {
             path: path.to_owned(),

@@ -69,7 +69,11 @@ impl SqliteLedger {
     /// Sets the amounts aside on every account of the path, or on none. With a tier D account on the path the
     /// answer comes after the hold is on disk.
     pub async fn reserve(&self, reservation: Reservation) -> Result<Hold, ReserveError> {
-        let permit = self.operations.clone().try_reserve_owned().map_err(full)?;
+        let permit = self
+            .operations
+            .clone()
+            .try_reserve_owned()
+            .map_err(|error| full(&error))?;
         let (reply, answer) = oneshot::channel();
         let operation = ReserveOperation {
             reservation: Arc::new(reservation),
@@ -79,7 +83,7 @@ impl SqliteLedger {
         };
         self.operations
             .try_send(Operation::Reserve(Box::new(operation)))
-            .map_err(full)?;
+            .map_err(|error| full(&error))?;
         match tokio::time::timeout(self.shared.options.patience, answer).await {
             Ok(Ok(result)) => result.map(crate::hold::Delivery::accept),
             Ok(Err(_)) => Err(Unavailable::Closed.into()),
@@ -277,7 +281,7 @@ impl std::fmt::Debug for SqliteLedger {
     }
 }
 
-fn full<T>(error: mpsc::error::TrySendError<T>) -> Unavailable {
+fn full<T>(error: &mpsc::error::TrySendError<T>) -> Unavailable {
     match error {
         mpsc::error::TrySendError::Full(_) => Unavailable::Busy,
         mpsc::error::TrySendError::Closed(_) => Unavailable::Closed,

@@ -42,6 +42,9 @@ pub(crate) fn verify_at(path: &Path, now: Option<UnixMs>) -> Result<Report, Veri
     }
     let connection = open::read_only(path).map_err(|error| open::explain(path, error))?;
     schema::check(path, &connection)?;
+    // Every page is read once: mapping the file saves copying it.
+    let mapped = connection.execute_batch("PRAGMA mmap_size = 8589934592");
+    mapped.map_err(|error| open::explain(path, error))?;
     // One snapshot for all tables, however long it takes and whatever is written meanwhile.
     let transaction = connection
         .unchecked_transaction()
@@ -60,7 +63,9 @@ fn check(connection: &Connection, now: Option<UnixMs>) -> rusqlite::Result<Repor
             audit_entries(&mut auditor, &receive);
             auditor
         });
-        let read = read_entries(connection, send);
+        let read = read_entries(connection, &send);
+        // Ends the audit.
+        drop(send);
         (read, audit.join().expect("auditing values does not panic"))
     });
     read?;
@@ -79,7 +84,7 @@ fn last_instant(connection: &Connection) -> rusqlite::Result<UnixMs> {
     Ok(UnixMs(u64::try_from(at).unwrap_or(0)))
 }
 
-fn read_entries(connection: &Connection, send: SyncSender<Vec<Entry>>) -> rusqlite::Result<()> {
+fn read_entries(connection: &Connection, send: &SyncSender<Vec<Entry>>) -> rusqlite::Result<()> {
     let mut chunk = Vec::with_capacity(CHUNK);
     rows::entries(connection, |entry| {
         chunk.push(entry);
@@ -89,7 +94,7 @@ fn read_entries(connection: &Connection, send: SyncSender<Vec<Entry>>) -> rusqli
         let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK));
         send.send(full).is_ok()
     })?;
-    // The receiver lives until the sender is gone.
+    // The audit receives until the sender is gone.
     drop(send.send(chunk));
     Ok(())
 }

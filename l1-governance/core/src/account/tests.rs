@@ -7,7 +7,7 @@ fn instant(text: &str) -> UnixMs {
     let number =
         |range: std::ops::Range<usize>| text.get(range).map_or(0, |t| t.parse::<u64>().unwrap());
     let (year, month, day) = (number(0..4), number(5..7), number(8..10));
-    let leap = |y: u64| (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
+    let leap = |y: u64| (y.is_multiple_of(4) && !y.is_multiple_of(100)) || y.is_multiple_of(400);
     let years: u64 = (1970..year).map(|y| if leap(y) { 366 } else { 365 }).sum();
     let lengths = [
         31,
@@ -307,7 +307,7 @@ fn policies_of_an_account_fit_together() {
     let good = [plan.clone(), spec("top-up", Tier::D)];
     assert_eq!(plan.check(&good), Ok(()));
     assert!(
-        plan.check(&[plan.clone()]).is_err(),
+        plan.check(std::slice::from_ref(&plan)).is_err(),
         "the target is missing"
     );
     assert!(
@@ -325,7 +325,7 @@ fn policies_of_an_account_fit_together() {
         ..spec("cap", Tier::D)
     };
     assert_eq!(
-        carrying.check(&[carrying.clone()]),
+        carrying.check(std::slice::from_ref(&carrying)),
         Err(PolicyError::CarryInD(name("cap")))
     );
 }

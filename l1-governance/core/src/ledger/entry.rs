@@ -29,17 +29,6 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    const ALL: [EntryKind; 8] = [
-        EntryKind::Credit,
-        EntryKind::Adjust,
-        EntryKind::Roll,
-        EntryKind::Hold,
-        EntryKind::Commit,
-        EntryKind::Release,
-        EntryKind::Unknown,
-        EntryKind::Resolve,
-    ];
-
     /// The name stored in the ledger.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -56,7 +45,18 @@ impl EntryKind {
 
     /// The inverse of [`EntryKind::as_str`].
     pub fn parse(text: &str) -> Option<EntryKind> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+        // Read once per entry by an audit of millions: a match, not a search.
+        Some(match text {
+            "credit" => EntryKind::Credit,
+            "adjust" => EntryKind::Adjust,
+            "roll" => EntryKind::Roll,
+            "hold" => EntryKind::Hold,
+            "commit" => EntryKind::Commit,
+            "release" => EntryKind::Release,
+            "unknown" => EntryKind::Unknown,
+            "resolve" => EntryKind::Resolve,
+            _ => return None,
+        })
     }
 
     /// Whether it ends a leg.

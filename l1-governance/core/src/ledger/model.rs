@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::account::{Limit, Span};
+use crate::account::{Limit, PolicySpec};
 
 /// The rows, as a store would keep them.
 #[derive(Debug, Default, Clone)]
@@ -19,11 +19,11 @@ pub(super) struct Database {
 }
 
 impl Database {
-    pub(super) fn write(&mut self, effects: Vec<Effect>) {
+    pub(super) fn write(&mut self, effects: impl Iterator<Item = Effect>) {
         for effect in effects {
             match effect {
-                Effect::Account(row) => drop(self.accounts.insert(row.no, row)),
-                Effect::Policy(row) => drop(self.policies.insert(row.no, row)),
+                Effect::Account(row) => drop(self.accounts.insert(row.no, *row)),
+                Effect::Policy(row) => drop(self.policies.insert(row.no, *row)),
                 Effect::Window(row) => drop(self.windows.insert((row.policy, row.start), row)),
                 Effect::Attempt(row) => drop(self.attempts.insert(row.id, row)),
                 Effect::Leg(row) => self.legs.push(row),
@@ -115,13 +115,11 @@ impl Reference {
                 let Span { start, .. } = policy.window.span(now);
                 let asked = asked(policy, reservation);
                 let (held, charged) = self.taken(account, &policy.name, start);
-                if let Limit::Of(limit) = policy.limit {
-                    if asked > 0 && held + charged + asked > limit {
-                        let refused =
-                            (State::Refused, now, reservation.clone(), Amounts::default());
-                        self.states.insert(reservation.attempt, refused);
-                        return false;
-                    }
+                let over = |limit| asked > 0 && held + charged + asked > limit;
+                if matches!(policy.limit, Limit::Of(limit) if over(limit)) {
+                    let refused = (State::Refused, now, reservation.clone(), Amounts::default());
+                    self.states.insert(reservation.attempt, refused);
+                    return false;
                 }
                 lines.push(Line {
                     attempt: reservation.attempt,

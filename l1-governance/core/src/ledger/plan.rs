@@ -65,7 +65,7 @@ impl Ledger {
                 policy,
                 head,
                 amount,
-            })
+            });
         };
         if standing.limit.is_none() || asked == 0 {
             leg(head, asked.min(MAX_AMOUNT));

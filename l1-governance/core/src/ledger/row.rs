@@ -40,9 +40,9 @@ number!(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Insert or replace.
-    Account(AccountRow),
+    Account(Box<AccountRow>),
     /// Insert or replace.
-    Policy(PolicyRow),
+    Policy(Box<PolicyRow>),
     /// Insert or replace; only the last one of a window matters.
     Window(WindowRow),
     /// Insert or replace; only the last one of an attempt matters.

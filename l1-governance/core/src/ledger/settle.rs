@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use governance_context::{AttemptId, MicroWtu};
+
 use super::entry::{Deltas, EntryKind};
 use super::row::{Effect, LegRow, State};
 use super::standing::signed;
-use super::{Amounts, AttemptId, Ledger, MAX_AMOUNT, MicroWtu, Observed, Reason};
+use super::{Amounts, Ledger, MAX_AMOUNT, Observed, Reason};
 use crate::account::{Limit, Tier, Unit};
 
 /// What one leg pays.
@@ -91,7 +93,7 @@ impl Ledger {
         for group in legs.chunk_by(|a, b| a.head == b.head) {
             let unit = self.unit(group);
             let held: u64 = group.iter().map(|leg| leg.held).sum();
-            let seen = seen.in_unit(unit);
+            let seen = seen.in_unit(unit).min(MAX_AMOUNT);
             let charge = match self.tier(group) {
                 Tier::B => seen,
                 Tier::D => held.max(seen),

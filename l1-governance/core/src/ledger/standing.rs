@@ -3,9 +3,11 @@
 //! A window exists from the first time it is touched; nothing has to run at a boundary. Touching it opens it,
 //! follows a changed limit, and moves the overrun of earlier windows in.
 
+use governance_context::AttemptId;
+
 use super::entry::{Deltas, Entry, EntryKind, Hash};
 use super::row::{Effect, PolicyNo, WindowRow};
-use super::{AttemptId, Balance, Counters, Ledger, Policy};
+use super::{Balance, Counters, Ledger, Policy};
 use crate::account::{AccountId, Carry, Limit, Span, Tier, UnixMs};
 
 /// Idle windows that are looked at to pay a debt; what is left after so many is carried whole.

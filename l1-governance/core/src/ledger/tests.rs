@@ -1,12 +1,12 @@
 mod cases;
 mod random;
 
-use governance_context::Band;
+use governance_context::{Band, MicroWtu, RequestId};
 
 use super::model::Database;
 use super::*;
-use crate::account::{Boost, CalendarUnit, Limit};
-use crate::price::{GroupName, PriceVersion};
+use crate::account::{AccountPath, Boost, CalendarUnit, Kind, Limit, PolicySpec, Window};
+use crate::price::{GroupName, PriceVersion, Stamp, Tokens};
 
 fn id(text: &str) -> AccountId {
     AccountId::parse(text).unwrap()
@@ -19,7 +19,7 @@ fn name(text: &str) -> PolicyName {
 fn attempt(n: u64) -> AttemptId {
     let mut random = [0; 10];
     random[2..].copy_from_slice(&n.to_be_bytes());
-    AttemptId::new(1_000 + n, random)
+    AttemptId::new(1_000 + n % (1 << 40), random)
 }
 
 fn wtu(amount: u64) -> Amounts {
@@ -33,7 +33,7 @@ fn reservation(n: u64, leaf: &str, estimate: u64, largest: u64) -> Reservation {
     let leaf = id(leaf);
     Reservation {
         attempt: attempt(n),
-        request: RequestId::new(1_000 + n, [1; 10]),
+        request: RequestId::new(1_000, [1; 10]),
         tenant: leaf.tenant(),
         path: AccountPath::of(&leaf),
         estimate: wtu(estimate),
@@ -124,8 +124,7 @@ impl Desk {
     }
 
     fn check(&mut self) {
-        let effects = self.ledger.take_effects();
-        self.database.write(effects);
+        self.database.write(self.ledger.drain_effects());
         let report = self.database.audit(self.now);
         assert!(report.is_green(), "{:#?}", report.violations);
     }

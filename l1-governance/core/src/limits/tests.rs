@@ -18,13 +18,15 @@ fn rate(account: &str, count: u32, seconds: u64, burst: u32) -> Limit {
     )
 }
 
-fn wait(table: &mut Table, now: u64, limits: &[Limit]) -> Option<Option<u64>> {
+fn wait(table: &mut Table, now: u64, limits: &[Limit]) -> Wait {
     match table.admit(Nanos(now), limits, 1) {
         Ok(admitted) => {
             table.release(admitted);
-            None
+            Wait::None
         }
-        Err(Refused::Limit { retry_after_ns, .. }) => Some(retry_after_ns),
+        Err(Refused::Limit { retry_after_ns, .. }) => {
+            retry_after_ns.map_or(Wait::ForOthers, Wait::For)
+        }
         Err(Refused::TableFull) => panic!("the table is large enough"),
     }
 }
@@ -33,21 +35,18 @@ fn wait(table: &mut Table, now: u64, limits: &[Limit]) -> Option<Option<u64>> {
 fn retry_after_is_when_this_request_fits() {
     let mut table = Table::new(100);
     let limits = [rate("a", 2, 1, 2), rate("a/b", 10, 10, 3)];
-    assert_eq!(wait(&mut table, 0, &limits), None);
-    assert_eq!(wait(&mut table, 0, &limits), None);
-    let after = wait(&mut table, 0, &limits).unwrap().unwrap();
-    assert_eq!(after, SECOND / 2);
+    assert_eq!(wait(&mut table, 0, &limits), Wait::None);
+    assert_eq!(wait(&mut table, 0, &limits), Wait::None);
+    let after = SECOND / 2;
+    assert_eq!(wait(&mut table, 0, &limits), Wait::For(after));
     assert!(
-        wait(&mut table, after - 1, &limits).is_some(),
+        wait(&mut table, after - 1, &limits) != Wait::None,
         "not a nanosecond earlier"
     );
-    assert_eq!(wait(&mut table, after, &limits), None);
+    assert_eq!(wait(&mut table, after, &limits), Wait::None);
     // The second limit binds now: three of its burst are gone, one comes back per second.
-    assert_eq!(wait(&mut table, SECOND, &limits), None);
-    assert_eq!(
-        wait(&mut table, SECOND + 1, &limits),
-        Some(Some(SECOND - 1))
-    );
+    assert_eq!(wait(&mut table, SECOND, &limits), Wait::None);
+    assert_eq!(wait(&mut table, SECOND + 1, &limits), Wait::For(SECOND - 1));
 }
 
 #[test]
@@ -55,9 +54,9 @@ fn a_burst_that_does_not_divide_the_period_is_still_whole() {
     let mut table = Table::new(10);
     let limits = [limit("a", Rule::Rate(Rate::per_minute(7).unwrap()))];
     for _ in 0..7 {
-        assert_eq!(wait(&mut table, 5, &limits), None);
+        assert_eq!(wait(&mut table, 5, &limits), Wait::None);
     }
-    assert!(wait(&mut table, 5, &limits).is_some());
+    assert!(wait(&mut table, 5, &limits) != Wait::None);
 }
 
 #[test]
@@ -138,7 +137,7 @@ fn the_table_is_bounded_and_forgets_only_the_idle() {
     for i in 0..100 {
         assert_eq!(
             wait(&mut table, 0, &[rate(&format!("a{i}"), 1, 1, 1)]),
-            None
+            Wait::None
         );
     }
     let more = [rate("more", 1, 1, 1)];
@@ -147,10 +146,10 @@ fn the_table_is_bounded_and_forgets_only_the_idle() {
         Err(Refused::TableFull)
     ));
     assert_eq!(table.len(), 100, "nothing that counts was evicted");
-    assert_eq!(wait(&mut table, SECOND, &more), None);
+    assert_eq!(wait(&mut table, SECOND, &more), Wait::None);
     assert_eq!(table.len(), 1);
     assert!(
-        wait(&mut table, SECOND, &more).is_some(),
+        wait(&mut table, SECOND, &more) != Wait::None,
         "what is in use still counts"
     );
 }
@@ -159,8 +158,8 @@ fn the_table_is_bounded_and_forgets_only_the_idle() {
 fn a_clock_that_goes_back_admits_nothing_extra() {
     let mut table = Table::new(10);
     let limits = [rate("a", 1, 1, 1)];
-    assert_eq!(wait(&mut table, 10 * SECOND, &limits), None);
-    assert!(wait(&mut table, 0, &limits).is_some());
+    assert_eq!(wait(&mut table, 10 * SECOND, &limits), Wait::None);
+    assert!(wait(&mut table, 0, &limits) != Wait::None);
 }
 
 /// A list of admissions; a rate admits when the bucket, drained step by step, has room.
@@ -191,13 +190,13 @@ proptest! {
             };
             let next: Option<Vec<u128>> = model.full_at.iter().zip(&rates).map(|(at, r)| room(*at, r)).collect();
             let admitted = wait(&mut table, now, &limits);
-            prop_assert_eq!(admitted.is_none(), next.is_some());
+            prop_assert_eq!(admitted == Wait::None, next.is_some());
             if let Some(next) = next {
                 model.full_at = next;
-            } else if let Some(Some(after)) = admitted {
+            } else if let Wait::For(after) = admitted {
                 let mut later = Table::new(limits.len());
                 later.states = table.states.clone();
-                prop_assert!(wait(&mut later, now + after, &limits).is_none());
+                prop_assert_eq!(wait(&mut later, now + after, &limits), Wait::None);
             }
         }
     }

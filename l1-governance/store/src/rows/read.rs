@@ -374,7 +374,7 @@ fn request_id(row: &Row<'_>, index: usize) -> Result<RequestId> {
     Ok(RequestId::new(ms, random))
 }
 
-/// The parts a UUIDv7 was made from; making it again gives the same one.
+/// The parts a `UUIDv7` was made from; making it again gives the same one.
 fn uuid_parts(bytes: [u8; 16]) -> (u64, [u8; 10]) {
     let (mut ms, mut random) = ([0; 8], [0; 10]);
     ms[2..].copy_from_slice(&bytes[..6]);
@@ -433,10 +433,10 @@ fn optional_parsed<T>(
     index: usize,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>> {
-    match row.get_ref(index)? {
-        rusqlite::types::ValueRef::Null => Ok(None),
-        _ => parsed(row, index, parse).map(Some),
+    if row.get_ref(index)? == rusqlite::types::ValueRef::Null {
+        return Ok(None);
     }
+    parsed(row, index, parse).map(Some)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use governance_context::AttemptId;
-use governance_core::account::{Carry, Limit, UnixMs};
-use governance_core::keys::Models;
+use governance_core::account::{AccountId, Carry, Limit, PolicyName, UnixMs};
+use governance_core::keys::{Models, PublicPart};
 use governance_core::ledger::{
-    AccountRow, AttemptRow, Basis, Effect, Entry, LegRow, PolicyNo, PolicyRow, Status, WindowRow,
+    AccountRow, AttemptRow, Basis, Effect, Entry, LegRow, PolicyNo, PolicyRow, Reason, Status,
+    WindowRow,
 };
 use rusqlite::{Connection, params};
 
@@ -71,7 +72,7 @@ fn write_account(connection: &Connection, row: &AccountRow) -> rusqlite::Result<
             row.no.0,
             row.id.as_str(),
             row.id.tenant().as_str(),
-            parent.as_ref().map(|id| id.as_str()),
+            parent.as_ref().map(AccountId::as_str),
             row.kind.as_str(),
             status,
             int(row.version),
@@ -106,7 +107,7 @@ fn write_policy(connection: &Connection, row: &PolicyRow) -> rusqlite::Result<()
             spec.boost.map(|boost| int(boost.until.0)),
             spec.debt_max.map(int),
             i64::from(spec.carry == Carry::Debt),
-            spec.overflow.as_ref().map(|name| name.as_str()),
+            spec.overflow.as_ref().map(PolicyName::as_str),
             int(row.from.0),
             row.to.map(|to| int(to.0)),
         ])?;
@@ -173,7 +174,7 @@ fn write_attempt(connection: &Connection, row: &AttemptRow) -> rusqlite::Result<
             row.usage.map(|(tokens, _)| int(tokens.cached)),
             row.usage.map(|(tokens, _)| int(tokens.decode)),
             basis,
-            row.reason.map(|reason| reason.as_str()),
+            row.reason.map(Reason::as_str),
             &*row.owner,
             int(row.created.0),
             int(row.due.0),
@@ -258,7 +259,7 @@ pub(crate) fn write_key(connection: &Connection, key: &KeyRecord) -> rusqlite::R
             int(key.created.0),
             key.revoked.map(|at| int(at.0)),
             key.retires.map(|at| int(at.0)),
-            key.replaced_by.as_ref().map(|public| public.as_str()),
+            key.replaced_by.as_ref().map(PublicPart::as_str),
             int(key.version),
         ])?;
     Ok(())

@@ -1,5 +1,7 @@
 //! The thread that owns the ledger: it decides operations as they come and keeps one write under way.
 
+mod recovery;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
@@ -8,8 +10,7 @@ use std::time::{Duration, Instant};
 use governance_context::AttemptId;
 use governance_core::account::UnixMs;
 use governance_core::ledger::{
-    AttemptRow, Durability, Effect, Ledger, NoAttempt, Reason, Refusal, Reservation, Settled,
-    Settlement, Snapshot,
+    AttemptRow, Durability, Effect, Ledger, NoAttempt, Refusal, Reservation, Settled, Settlement,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc;
@@ -305,21 +306,6 @@ impl Decider {
         self.ticket.redo.push(Redo::Settle(reservation, settlement));
     }
 
-    /// The attempt is not in memory: it ended long ago, or it was granted and lost with a failed write.
-    fn settle_lost(&mut self, reservation: &Reservation, settlement: &Settlement) {
-        let now = self.now();
-        if matches!(
-            rows::attempt(&self.reader, reservation.attempt),
-            Ok(Some(_))
-        ) {
-            return;
-        }
-        self.ledger.reinstate(now, reservation);
-        if let Err(error) = self.ledger.settle(now, reservation.attempt, settlement) {
-            tracing::error!(%error, "a reinstated attempt cannot be settled");
-        }
-    }
-
     fn settle_by_id(
         &mut self,
         attempt: AttemptId,
@@ -353,7 +339,7 @@ impl Decider {
         };
         match decided {
             Ok(answer) => self.on_disk(Box::new(move |written| {
-                drop(reply.send(written.map(|()| answer)))
+                drop(reply.send(written.map(|()| answer)));
             })),
             Err(why) => drop(reply.send(Err(why))),
         }
@@ -421,7 +407,7 @@ impl Decider {
 
     /// Moves what the ledger changed into the next batch.
     fn collect(&mut self) {
-        for effect in self.ledger.take_effects() {
+        for effect in self.ledger.drain_effects() {
             if let Effect::Alarm(attempt) = &effect {
                 self.shared.alarms.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(attempt = %attempt.id, account = %attempt.account,
@@ -455,80 +441,5 @@ impl Decider {
         if self.disk.try_send(job).is_err() {
             self.fail("the disk thread is gone".to_owned(), FIRST_RETRY);
         }
-    }
-
-    fn finished(&mut self, done: Done) {
-        match done {
-            Done::Wrote(Ok(())) => {
-                if let Some(write) = self.in_flight.take() {
-                    write.ticket.tell(&Ok(()));
-                }
-            }
-            Done::Wrote(Err(why)) => self.fail(why, FIRST_RETRY),
-            Done::Recovered(Ok(read)) => self.recovered(read.0, read.1),
-            Done::Recovered(Err(why)) => {
-                let pause = match &self.health {
-                    Health::Recovering { pause, .. } => *pause,
-                    Health::Good | Health::Broken { .. } => FIRST_RETRY,
-                };
-                self.fail(why, (pause * 2).min(LAST_RETRY));
-            }
-        }
-    }
-
-    /// A write failed: everyone who waits is told, and what was decided since is forgotten.
-    fn fail(&mut self, why: String, pause: Duration) {
-        tracing::warn!(%why, "the ledger could not write; it will read itself back");
-        self.ledger.take_effects();
-        self.changes = Changes::default();
-        let lost = Err(Unavailable::Failed(why.clone()));
-        let in_flight = self.in_flight.take().map(|write| write.ticket);
-        for ticket in in_flight
-            .into_iter()
-            .chain([std::mem::take(&mut self.ticket)])
-        {
-            let redo = ticket.tell(&lost);
-            self.redo.extend(redo);
-        }
-        self.health = Health::Broken {
-            why,
-            retry: Instant::now() + pause,
-            pause,
-        };
-    }
-
-    fn recovered(&mut self, snapshot: Snapshot, keys: KeyRing) {
-        match Ledger::restore(self.shared.options.ledger.clone(), snapshot) {
-            Ok(ledger) => {
-                self.ledger = ledger;
-                self.shared.keys.store(Arc::new(keys));
-                self.health = Health::Good;
-                self.redo_all();
-            }
-            Err(error) => self.fail(error.to_string(), LAST_RETRY),
-        }
-    }
-
-    fn redo_all(&mut self) {
-        let now = self.now();
-        for redo in std::mem::take(&mut self.redo) {
-            match redo {
-                Redo::Granted(reservation) => {
-                    if matches!(rows::attempt(&self.reader, reservation.attempt), Ok(None)) {
-                        self.ledger.reinstate(now, &reservation);
-                    }
-                    self.ticket.redo.push(Redo::Granted(reservation));
-                }
-                Redo::Settle(reservation, settlement) => self.settle(reservation, settlement),
-                Redo::Abandon(attempt) => {
-                    let release = Settlement::Release {
-                        reason: Reason::NotDispatched,
-                    };
-                    // Usually it is not there: the write failed.
-                    self.ledger.settle(now, attempt, &release).ok();
-                }
-            }
-        }
-        self.collect();
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use governance_context::AttemptId;
@@ -24,7 +24,7 @@ const WORKERS: u64 = 8;
 
 fn options() -> Options {
     let mut options = Options::new(Pepper([7; 32]));
-    options.patience = std::time::Duration::from_secs(60);
+    options.patience = std::time::Duration::from_mins(1);
     options
 }
 
@@ -144,10 +144,10 @@ fn run(mut command: Command, lines: u64, acknowledged: &mut Acknowledged) -> Vec
             child.kill().unwrap();
         }
         let mut words = line.split(' ');
-        if let (Some(what), Some(id), Some(amount)) = (words.next(), words.next(), words.next()) {
-            if let Ok(amount) = amount.parse() {
-                acknowledged.insert(id.to_owned(), (what.to_owned(), amount));
-            }
+        let words_of_three = words.next().zip(words.next()).zip(words.next());
+        if let Some(((what, id), amount)) = words_of_three {
+            let amount = amount.parse().expect("the victim writes numbers");
+            acknowledged.insert(id.to_owned(), (what.to_owned(), amount));
         }
     }
     child.kill().ok();
@@ -181,7 +181,7 @@ async fn nothing_is_lost(ledger: &SqliteLedger, acknowledged: &Acknowledged) {
     }
 }
 
-fn green(path: &PathBuf) {
+fn green(path: &Path) {
     let report = verify_file(path).unwrap();
     assert!(report.is_green(), "{:#?}", report.violations);
 }

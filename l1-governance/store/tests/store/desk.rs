@@ -29,7 +29,7 @@ impl Desk {
         let clock = Arc::new(AtomicU64::new(NOW));
         let mut options = Options::new(Pepper([7; 32]));
         // Tests share a machine: only those about impatience are impatient.
-        options.patience = Duration::from_secs(60);
+        options.patience = Duration::from_mins(1);
         let reading = clock.clone();
         options.clock = Arc::new(move || UnixMs(reading.load(Ordering::SeqCst)));
         Desk {

@@ -344,8 +344,8 @@ async fn case_46_one_ceiling_on_every_path() {
     let (_, second) = make(by, "acme/search/ann", own.clone()).await.unwrap();
     for (asked, why) in beyond {
         // create
-        let made = make(by, "acme/search/ann", asked.clone()).await.map(drop);
-        assert_eq!(made, Err(KeyError::Beyond(why.clone())));
+        let created = make(by, "acme/search/ann", asked.clone()).await.map(drop);
+        assert_eq!(created, Err(KeyError::Beyond(why.clone())));
         // update, in bulk with one that is allowed: none is made
         let mut bulk = update(second.public, 1, scope(&["small"], 1, Role::Member));
         bulk.extend(update(ann.public, 1, asked.clone()));
