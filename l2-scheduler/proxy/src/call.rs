@@ -177,7 +177,7 @@ impl Call {
                 Relay::stream(frames, watch, body, journey)
             }
             Opened::Whole { verdict, body } => {
-                journey.first_output();
+                journey.touch();
                 Relay::whole(self.route.clone(), verdict, body, journey)
             }
         };
@@ -212,7 +212,7 @@ impl Call {
         if verdict == Verdict::Rejected {
             response
                 .headers_mut()
-                .insert(names::WORK, HeaderValue::from_static(Work::None.as_str()));
+                .insert(names::WORK, HeaderValue::from_static(self.work.as_str()));
         }
         let opened = Opened::Whole {
             verdict,

@@ -111,7 +111,7 @@ impl Failure {
             retriable: true,
             work: Work::Prefill,
             code: Code::UpstreamError,
-            message: "the engine failed before it answered",
+            message: "the engine failed before its answer was complete",
             retry_after: None,
             usage: None,
         }

@@ -10,8 +10,8 @@ use inference_wire::usage;
 use scheduler_core::AttemptEnd;
 use thiserror::Error;
 
-use crate::answer::Code;
 use crate::body::BodyError;
+use crate::failure::Failure;
 use crate::journey::Journey;
 use crate::upstream::AnswerBody;
 use crate::watch::Watch;
@@ -124,10 +124,10 @@ impl Relay {
             };
             match body.poll_data(context) {
                 Poll::Ready(Some(Ok(bytes))) => self.take(bytes),
-                Poll::Ready(Some(Err(_))) => self.broken("cut"),
+                Poll::Ready(Some(Err(_))) => self.broken(Failure::cut()),
                 Poll::Ready(None) => self.ended(),
                 Poll::Pending => match self.journey.poll_cut(context) {
-                    Poll::Ready(cut) => self.broken(cut.as_str()),
+                    Poll::Ready(cut) => self.broken(Failure::from_cut(cut)),
                     Poll::Pending => return Poll::Pending,
                 },
             }
@@ -167,7 +167,7 @@ impl Relay {
             }
             Kind::Stream(stream) => {
                 if stream.watch.see(&bytes).is_err() {
-                    return self.broken("line_too_long");
+                    return self.broken(Failure::unreadable());
                 }
                 stream.pass(bytes, &mut self.ready);
                 if now_ms - self.progress_ms >= PROGRESS_MS {
@@ -193,7 +193,7 @@ impl Relay {
             Kind::Stream(stream) => {
                 stream.watch.finish();
                 if !stream.watch.is_complete() && !stream.watch.failed() {
-                    return self.broken("cut");
+                    return self.broken(Failure::cut());
                 }
                 self.ready.append(&mut stream.held);
                 stream.end(&mut self.journey)
@@ -207,21 +207,22 @@ impl Relay {
         self.journey.over(outcome(end), None);
     }
 
-    fn broken(&mut self, cause: &'static str) {
+    fn broken(&mut self, failure: Failure) {
+        let (end, cause) = (failure.end, failure.cause);
+        let problem = failure.problem();
         self.upstream = match &mut self.kind {
             Kind::Whole(_) => Upstream::Broken,
             Kind::Stream(stream) => {
                 stream.held.clear();
-                let code = Code::UpstreamError.as_str();
-                let message = "the engine's answer ended before it was complete";
-                self.ready
-                    .push_back(stream.watch.error_event(code, message));
                 stream.measure(&mut self.journey);
+                let code = problem.code.as_str();
+                self.ready
+                    .push_back(stream.watch.error_event(code, &problem.message));
                 Upstream::Ended
             }
         };
-        self.journey.attempt_ended(AttemptEnd::Failed, Some(cause));
-        self.journey.over("interrupted", Some(Code::UpstreamError));
+        self.journey.attempt_ended(end, Some(cause));
+        self.journey.over("interrupted", Some(problem.code));
     }
 }
 

@@ -4,6 +4,7 @@
 mod endurance;
 mod entry;
 mod front;
+mod hangs;
 mod relaying;
 mod retries;
 mod rig;

@@ -1,5 +1,6 @@
 //! A scheduler in front of scripted engines, and what a caller sees.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use scheduler_proxy::{Body, Config, SchedulerProxy};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::stub::Stub;
 
@@ -194,4 +196,21 @@ pub(crate) fn record(proxy: &SchedulerProxy, n: u64) -> Value {
         .records(&context(n).request)
         .expect("the request is remembered");
     record["calls"][0].clone()
+}
+
+/// Calls at once, all answered.
+pub(crate) async fn ask_many(proxy: &SchedulerProxy, range: Range<u64>) -> Vec<Answer> {
+    let mut calls = JoinSet::new();
+    for n in range {
+        let proxy = proxy.clone();
+        calls.spawn(async move {
+            let request = if n % 2 == 0 {
+                chat_request()
+            } else {
+                completion_request()
+            };
+            ask(&proxy, n, request).await
+        });
+    }
+    calls.join_all().await
 }

@@ -23,7 +23,7 @@ async fn engines(count: u64, speed: f64) -> Vec<SimEngine> {
     engines
 }
 
-fn proxy(engines: &[SimEngine], settings: Value) -> SchedulerProxy {
+fn proxy(engines: &[SimEngine], settings: &Value) -> SchedulerProxy {
     let endpoints: Vec<Value> = engines
         .iter()
         .enumerate()
@@ -59,7 +59,7 @@ fn turn(session: u64, turn: u64) -> Request<Bytes> {
 #[tokio::test]
 async fn conversations_stay_where_their_prefix_is_cached() {
     let engines = engines(3, 4.0).await;
-    let proxy = proxy(&engines, json!({}));
+    let proxy = proxy(&engines, &json!({}));
     let (sessions, turns) = (9, 5);
     let (mut stayed, mut cached) = (0, 0);
     for n in 0..turns {
@@ -116,7 +116,7 @@ async fn whatever_breaks_in_one_engine_no_request_is_lost() {
     ] {
         let engines = engines(2, 200.0).await;
         let settings = json!({"policy": "round-robin", "timeouts": {"hang_floor_ms": 100}});
-        let proxy = proxy(&engines, settings);
+        let proxy = proxy(&engines, &settings);
         engines[0].faults().inject(fault);
         let mut calls = JoinSet::new();
         for n in 0..20 {
@@ -148,7 +148,7 @@ async fn whatever_breaks_in_one_engine_no_request_is_lost() {
 #[tokio::test]
 async fn a_client_that_leaves_frees_the_engine() {
     let engines = engines(1, 200.0).await;
-    let proxy = proxy(&engines, json!({}));
+    let proxy = proxy(&engines, &json!({}));
     engines[0].faults().inject(Fault::Slow { factor: 200.0 });
     for n in 0..5 {
         let mut response = proxy.call(crate::rig::context(n), turn(n, 0)).await;

@@ -102,6 +102,15 @@ pub(crate) fn chat() -> Reply {
     Reply::Stream(vec![token("a"), token("b"), finish()])
 }
 
+/// A short answer of the kind the path asks for.
+pub(crate) fn either(request: &Request<Bytes>) -> Reply {
+    if request.uri().path().ends_with("/chat/completions") {
+        chat()
+    } else {
+        completion()
+    }
+}
+
 impl Stub {
     pub(crate) async fn start(
         script: impl Fn(usize, &Request<Bytes>) -> Reply + Send + Sync + 'static,

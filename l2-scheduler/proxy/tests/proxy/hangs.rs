@@ -1,0 +1,97 @@
+//! Engines that take requests and say nothing: noticed by their lack of progress, since their health pages are fine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::rig::{ask, ask_many, assert_at_rest, chat_request, metric, proxy_with, record, until};
+use crate::stub::{Reply, Step, Stub, either, token};
+
+/// Scheduling case 29.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_29_a_hung_engine_is_noticed_by_its_lack_of_progress() {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let hangs = {
+        let stopped = Arc::clone(&stopped);
+        Stub::start(move |_, request| {
+            if stopped.load(Ordering::SeqCst) {
+                Reply::Never
+            } else {
+                either(request)
+            }
+        })
+        .await
+    };
+    let good = [
+        Stub::start(|_, request| either(request)).await,
+        Stub::start(|_, request| either(request)).await,
+    ];
+    let settings = json!({"timeouts": {"hang_floor_ms": 200}});
+    let proxy = proxy_with(&[&hangs, &good[0], &good[1]], settings);
+    for answer in ask_many(&proxy, 0..60).await {
+        assert_eq!(answer.status, 200);
+    }
+    stopped.store(true, Ordering::SeqCst);
+    let mut answered = 0;
+    for round in 0..20 {
+        let answers = ask_many(&proxy, 100 + round * 20..120 + round * 20).await;
+        answered += answers.iter().filter(|answer| answer.status == 200).count();
+    }
+    assert!(answered >= 396, "{answered} of 400 answered");
+    assert!(metric(&proxy, &["endpoint_quarantined{", "\"e0\""]) > 0);
+    let before = hangs.count();
+    for answer in ask_many(&proxy, 1000..1040).await {
+        assert_eq!(answer.status, 200);
+    }
+    let probes = metric(&proxy, &["endpoint_probes_total", "\"e0\""]) as usize;
+    assert!(
+        hangs.count() <= before + probes,
+        "it gets nothing but probes"
+    );
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn a_hang_before_the_first_token_is_retried_elsewhere() {
+    for hang in [Reply::Never, Reply::Stream(vec![Step::Hang])] {
+        let hangs = Stub::start(move |_, _| hang.clone()).await;
+        let good = Stub::start(|_, request| either(request)).await;
+        let proxy = proxy_with(&[&hangs, &good], json!({"timeouts": {"hang_floor_ms": 50}}));
+        for answer in ask_many(&proxy, 0..6).await {
+            assert_eq!(answer.status, 200, "{}", answer.text);
+        }
+        assert!(metric(&proxy, &["endpoint_hangs_total", "\"e0\""]) > 0);
+        until("the engine is rid of them", || hangs.open() <= 1).await;
+        assert_at_rest(&proxy);
+    }
+}
+
+#[tokio::test]
+async fn silence_after_output_ends_the_stream_with_an_error() {
+    let engine = Stub::start(|_, _| Reply::Stream(vec![token("a"), Step::Hang])).await;
+    let proxy = proxy_with(&[&engine], json!({"timeouts": {"silence_ms": 50}}));
+    let answer = ask(&proxy, 1, chat_request()).await;
+    assert!(
+        answer.text.contains("\"code\":\"upstream_timeout\""),
+        "{}",
+        answer.text
+    );
+    assert_eq!(record(&proxy, 1)["attempts"][0]["cause"], "silent");
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_late_is_given_up() {
+    let engine = Stub::start(|_, _| Reply::Never).await;
+    let proxy = proxy_with(
+        &[&engine],
+        json!({"timeouts": {"first_output_ms": 50, "hang_floor_ms": 3_600_000}}),
+    );
+    let answer = ask(&proxy, 1, chat_request()).await;
+    assert_eq!(answer.status, 504);
+    assert_eq!(answer.headers["x-headpond-reason"], "upstream_timeout");
+    assert_eq!(answer.headers["x-headpond-work"], "prefill");
+    assert_eq!(engine.count(), 1);
+    assert_at_rest(&proxy);
+}
