@@ -81,11 +81,11 @@ pub(crate) async fn admit(
         size,
         attempt: new_attempt_id(),
     };
-    let mut held = MicroWtu::ZERO;
+    let mut set_aside = MicroWtu::ZERO;
     let metered = route.generates() || matches!(route, Route::Embeddings | Route::Rerank);
     if metered {
         let (hold, quote) = plan.reserve(exchange, &shared).await?;
-        held = plan.largest(&quote).wtu;
+        set_aside = plan.largest(&quote).wtu;
         let attempt = Attempt {
             hold,
             quote,
@@ -94,13 +94,13 @@ pub(crate) async fn admit(
             generates: route.generates(),
         };
         exchange.hold(attempt);
-        plan.note(exchange, held);
+        plan.note(exchange, set_aside);
     }
     let rates = RateHeaders {
         requests: shared.tightest(&principal.limits),
         tokens: note_balances(exchange, &shared, principal).await,
     };
-    let context = plan.context(exchange, &shared, held)?;
+    let context = plan.context(exchange, &shared, set_aside);
     let request = plan.request(route, caller, &document, &shared, &context);
     Ok(Admitted {
         clamped: plan.size.clamped(),
@@ -246,15 +246,10 @@ impl Plan<'_> {
         });
     }
 
-    fn context(
-        &self,
-        exchange: &Exchange,
-        shared: &Shared,
-        held: MicroWtu,
-    ) -> Result<Context, Refused> {
+    fn context(&self, exchange: &Exchange, shared: &Shared, held: MicroWtu) -> Context {
         let ttl = shared.config.timeouts.queue;
         let principal = self.principal;
-        Ok(Context {
+        Context {
             pool: self.model.pool.clone(),
             attempt: self.attempt,
             request: exchange.record.request,
@@ -271,7 +266,7 @@ impl Plan<'_> {
             held,
             cache_domain: principal.cache_domain.clone(),
             policy_version: shared.config.version.clone(),
-        })
+        }
     }
 
     /// The request as L2 gets it: nothing of the caller's but what is on a list.

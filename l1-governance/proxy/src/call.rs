@@ -85,7 +85,10 @@ pub(crate) fn call<S: Scheduler>(
 }
 
 fn is_event_stream(parts: &Parts) -> bool {
-    let kind = parts.headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
+    let kind = parts
+        .headers
+        .get(CONTENT_TYPE)
+        .map(http::HeaderValue::as_bytes);
     kind.is_some_and(|kind| {
         kind.get(..17)
             .is_some_and(|k| k.eq_ignore_ascii_case(b"text/event-stream"))

@@ -39,7 +39,7 @@ pub(crate) fn settlement(end: End, seen: Seen) -> Settlement {
     let unknown = |reason| Settlement::Unknown { reason, observed };
     match (end, observed) {
         (End::Complete, observed) => Settlement::Commit(observed.unwrap_or(seen.fallback)),
-        (End::NoWork, _) => Settlement::Release {
+        (End::NoWork, _) | (End::ClientGone(Some(Work::None)), None) => Settlement::Release {
             reason: Reason::NoWork,
         },
         (End::NotReached, _) => Settlement::Release {
@@ -50,9 +50,6 @@ pub(crate) fn settlement(end: End, seen: Seen) -> Settlement {
             reason: Reason::EngineRefused,
         },
         (End::EngineError(_), None) => unknown(Reason::EngineFailed),
-        (End::ClientGone(Some(Work::None)), None) => Settlement::Release {
-            reason: Reason::NoWork,
-        },
         (End::ClientGone(_), None) => unknown(Reason::CancelUnconfirmed),
         (End::Cut, _) => unknown(Reason::Cut),
         (End::TimedOut, _) => unknown(Reason::TimedOut),

@@ -1,7 +1,7 @@
 //! Who is asking: a key's record, resolved to everything the policy says about its owner. Nothing
 //! here leaves memory, so an unauthenticated request costs no look-up anywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -54,7 +54,7 @@ impl Principal {
 pub(crate) struct Owners {
     accounts: BTreeMap<AccountId, Owner>,
     /// Keys of the file, by the name they have in the ledger and the account they belong to.
-    from_config: BTreeMap<(AccountId, String), ()>,
+    from_config: BTreeSet<(AccountId, String)>,
     resolved: ArcSwap<BTreeMap<PublicPart, (u64, Arc<Principal>)>>,
 }
 
@@ -78,7 +78,7 @@ struct TenantFacts {
 impl Owners {
     pub(crate) fn of(config: &Config) -> Self {
         let mut accounts = BTreeMap::new();
-        let mut from_config = BTreeMap::new();
+        let mut from_config = BTreeSet::new();
         for tenant in &config.tenants {
             let id = tenant.account();
             let domain = tenant
@@ -103,7 +103,7 @@ impl Owners {
                 }
                 for key in &project.keys {
                     let name = format!("{FROM_CONFIG}{}", key.name);
-                    from_config.insert((key.owner(tenant, project), name), ());
+                    from_config.insert((key.owner(tenant, project), name));
                 }
                 let owner = Owner::new(&id, &project.limits, Some(&project.models));
                 accounts.insert(id, owner);
@@ -154,7 +154,7 @@ impl Owners {
         if name.starts_with(FROM_CONFIG)
             && !self
                 .from_config
-                .contains_key(&(record.owner.clone(), name.to_owned()))
+                .contains(&(record.owner.clone(), name.to_owned()))
         {
             return None;
         }

@@ -1,6 +1,8 @@
 //! Everything that leaves L1 as an HTTP answer: errors in the family's shape, and the headers every
 //! answer has. Refusals become statuses here and nowhere else.
 
+use std::ops::{Deref, DerefMut};
+
 use bytes::Bytes;
 use governance_context::MicroWtu;
 use governance_context::{RequestId, Work, names};
@@ -18,12 +20,16 @@ mod upstream;
 
 pub(crate) use upstream::{EngineError, scrub};
 
-/// An error on its way to a client.
+/// An error on its way to a client. Boxed, because it is the rare half of every result here.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct Refused(Box<Details>);
+
+/// What there is to say about an error.
+#[derive(Debug)]
+pub(crate) struct Details {
     pub(crate) fault: Fault,
     /// An engine's error, whose words are the engine's own.
-    pub(crate) engine: Option<Box<EngineError>>,
+    pub(crate) engine: Option<EngineError>,
     /// The methods of a path that was called with another one.
     pub(crate) allow: Option<&'static [&'static str]>,
     /// What may have been computed.
@@ -34,16 +40,30 @@ pub(crate) struct Refused {
     pub(crate) rates: RateHeaders,
 }
 
+impl Deref for Refused {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
+impl DerefMut for Refused {
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.0
+    }
+}
+
 impl From<Fault> for Refused {
     fn from(fault: Fault) -> Self {
-        Self {
+        Self(Box::new(Details {
             fault,
             engine: None,
             allow: None,
             work: None,
             close: false,
             rates: RateHeaders::default(),
-        }
+        }))
     }
 }
 
@@ -60,7 +80,7 @@ impl Refused {
 
     pub(crate) fn from_engine(error: EngineError) -> Self {
         let mut refused = Self::from(error.reason());
-        refused.engine = Some(Box::new(error));
+        refused.engine = Some(error);
         refused
     }
 

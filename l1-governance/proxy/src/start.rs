@@ -100,15 +100,12 @@ pub(crate) fn book(config: &Config) -> Result<Book, BookError> {
 }
 
 pub(crate) fn cache_key(config: &Config) -> Result<CacheKey, StartError> {
-    match &config.installation_secret {
-        Some(source) => Ok(CacheKey::new(
-            read(source, "installation_secret")?.as_bytes(),
-        )),
-        None => {
-            let random: [u8; 32] = rand::random();
-            Ok(CacheKey::new(&random))
-        }
+    if let Some(source) = &config.installation_secret {
+        let secret = read(source, "installation_secret")?;
+        return Ok(CacheKey::new(secret.as_bytes()));
     }
+    let random: [u8; 32] = rand::random();
+    Ok(CacheKey::new(&random))
 }
 
 /// Declares every account of the configuration with its limits.

@@ -34,7 +34,14 @@ impl RequestSize {
         let prompt = checked.prompt;
         let prompts = match route {
             Route::Completions | Route::Embeddings | Route::Rerank => prompt.turns.max(1),
-            _ => 1,
+            Route::ChatCompletions
+            | Route::Responses
+            | Route::Messages
+            | Route::CountTokens
+            | Route::Tokenize
+            | Route::Detokenize
+            | Route::Models
+            | Route::Model(_) => 1,
         };
         let context = model.context_tokens;
         let text = |milli_bytes: u64| prompt.text_bytes.saturating_mul(1000).div_ceil(milli_bytes);

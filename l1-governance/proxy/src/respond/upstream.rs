@@ -97,7 +97,11 @@ impl EngineError {
     fn code(&self) -> Value {
         match &self.code {
             Value::Null => Value::String(self.reason().as_str().to_owned()),
-            code => code.clone(),
+            Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => self.code.clone(),
         }
     }
 
@@ -242,7 +246,10 @@ fn is_url(word: &str) -> bool {
 fn is_path(word: &str) -> bool {
     // `/v1/messages` is an API path, `/usr/lib/python3/x.py` is not; `and/or` is a word.
     let inside = word.starts_with('/') && word.len() > 1 && !word.starts_with("/v1/");
-    inside || word.contains(".svc") || word.contains(".internal") || word.ends_with(".local")
+    inside
+        || word.contains(".svc")
+        || word.contains(".internal")
+        || word.rsplit('.').next() == Some("local")
 }
 
 fn is_address(word: &str) -> bool {

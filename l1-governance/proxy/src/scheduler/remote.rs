@@ -48,7 +48,7 @@ impl RemoteScheduler {
                 connector.set_connect_timeout(Some(CONNECT_LIMIT));
                 let client = Client::builder(TokioExecutor::new())
                     .pool_max_idle_per_host(IDLE_PER_HOST)
-                    .pool_idle_timeout(Duration::from_secs(60))
+                    .pool_idle_timeout(Duration::from_mins(1))
                     .pool_timer(TokioTimer::new())
                     .build(connector);
                 Ok(Self {
