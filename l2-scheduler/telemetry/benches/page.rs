@@ -28,7 +28,7 @@ fn pages(criterion: &mut Criterion) {
     ] {
         group.throughput(Throughput::Bytes(page.len() as u64));
         group.bench_function(name, |bencher| {
-            bencher.iter(|| Page::parse(black_box(page.as_bytes())))
+            bencher.iter(|| Page::parse(black_box(page.as_bytes())));
         });
     }
     group.finish();
