@@ -1,7 +1,10 @@
 //! Behaviour of a pool, told event by event.
 
-mod cases;
+mod choice;
+mod health;
 mod properties;
+mod queue;
+mod residency;
 
 use std::sync::Arc;
 

@@ -1,0 +1,182 @@
+//! What is remembered of engines that come, change, restart and go.
+
+use super::*;
+
+fn cached(bench: &Bench) -> u32 {
+    bench.last().3.predicted.cached_tokens
+}
+
+#[test]
+fn requests_longer_than_any_reaper_still_count() {
+    let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+    bench.ask(&tokens(1, 500));
+    let booking = bench.last().1;
+    bench.feed(Input::FirstToken(booking));
+    for minute in 1..=60 {
+        bench.pass(seconds(60.0));
+        bench.feed(Input::Progress {
+            booking,
+            output_tokens: minute * 100,
+        });
+    }
+    let snapshot = bench.pool.snapshot(bench.now);
+    assert_eq!((snapshot.bookings, snapshot.endpoints[0].bookings), (1, 1));
+    assert_eq!(snapshot.endpoints[0].context_tokens, 500 + 6000);
+    bench.complete(booking);
+    assert!(bench.at_rest());
+}
+
+#[test]
+fn a_flapping_endpoint_never_makes_a_counter_negative_and_loses_its_residency() {
+    let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+    let prompt = tokens(1, 1600);
+    bench.ask(&prompt);
+    let old = bench.last().1;
+    bench.feed(Input::EndpointDown(EndpointId(0)));
+    assert_eq!(
+        bench.pool.snapshot(bench.now).endpoints[0].state,
+        EndpointState::Gone
+    );
+    // Back as the same engine: the attempt counts on, the cache does not.
+    bench.up(0, |_| ());
+    assert_eq!(bench.pool.snapshot(bench.now).endpoints[0].bookings, 1);
+    bench.ask(&prompt);
+    assert_eq!(cached(&bench), 0);
+    let same = bench.last().1;
+    // Back as another engine: neither does.
+    bench.up(0, |spec| spec.generation = 1);
+    assert_eq!(bench.pool.snapshot(bench.now).endpoints[0].bookings, 0);
+    bench.ask(&prompt);
+    assert_eq!(cached(&bench), 0);
+    let new = bench.last().1;
+    for booking in [old, same] {
+        bench.feed(Input::FirstToken(booking));
+        bench.feed(Input::Progress {
+            booking,
+            output_tokens: 5,
+        });
+        bench.end(booking, AttemptEnd::Failed);
+        assert_eq!(bench.pool.snapshot(bench.now).endpoints[0].bookings, 1);
+    }
+    bench.feed(Input::EndpointDown(EndpointId(0)));
+    bench.end(new, AttemptEnd::ClientClosed);
+    bench.end(new, AttemptEnd::ClientClosed);
+    assert!(bench.at_rest());
+    assert!(bench.pool.snapshot(bench.now).endpoints.is_empty());
+    assert_eq!(bench.pool.poll_timeout(), None);
+}
+
+#[test]
+fn an_engine_that_restarts_under_its_name_has_no_phantom_hits() {
+    let restarts = [
+        Observation {
+            start_time_s: Some(2000.0),
+            ..idle_metrics()
+        },
+        Observation {
+            monotone_counter: Some(3.0),
+            ..idle_metrics()
+        },
+    ];
+    for restart in restarts {
+        let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+        let before = Observation {
+            monotone_counter: Some(500.0),
+            ..idle_metrics()
+        };
+        bench.feed(Input::Observed {
+            endpoint: EndpointId(0),
+            observation: before,
+        });
+        let prompt = tokens(1, 1600);
+        bench.ask(&prompt);
+        bench.ask(&prompt);
+        assert_eq!(cached(&bench), 1599);
+        bench.feed(Input::Observed {
+            endpoint: EndpointId(0),
+            observation: restart,
+        });
+        bench.ask(&prompt);
+        assert_eq!(cached(&bench), 0);
+    }
+}
+
+#[test]
+fn hits_that_never_happen_empty_the_cache_we_imagined() {
+    let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+    let prompt = tokens(1, 1600);
+    let mut predicted = Vec::new();
+    for _ in 0..5 {
+        bench.ask(&prompt);
+        predicted.push(cached(&bench));
+        let booking = bench.last().1;
+        bench.end(
+            booking,
+            AttemptEnd::Completed {
+                cached_tokens: Some(0),
+                output_tokens: 1,
+            },
+        );
+    }
+    assert_eq!(predicted, [0, 1599, 1599, 1599, 0]);
+}
+
+#[test]
+fn a_hot_prefix_held_by_forty_endpoints_is_known_at_all_forty() {
+    let mut bench = Bench::with_endpoints(40, with_policy(Policy::RoundRobin));
+    let prompt = tokens(1, 512);
+    for _ in 0..41 {
+        bench.ask(&prompt);
+    }
+    let decision = &bench.last().3;
+    assert_eq!(decision.eligible, 40);
+    assert!(
+        decision
+            .candidates
+            .iter()
+            .all(|candidate| candidate.cached_tokens == 511)
+    );
+    assert_eq!(bench.pool.snapshot(bench.now).index_pairs, 40 * 32);
+}
+
+#[test]
+fn capacity_is_counted_in_tokens_whatever_the_block_size() {
+    for (block_size, num_blocks) in [(16, 1000), (64, 250), (1, 16_000)] {
+        let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+        let metrics = Observation {
+            block_size: Some(block_size),
+            num_blocks: Some(num_blocks),
+            ..idle_metrics()
+        };
+        bench.feed(Input::Observed {
+            endpoint: EndpointId(0),
+            observation: metrics,
+        });
+        for family in 0..4 {
+            bench.ask(&tokens(family, 8000));
+        }
+        assert_eq!(
+            bench.pool.snapshot(bench.now).endpoints[0].resident_tokens,
+            16_000
+        );
+    }
+}
+
+#[test]
+fn tiny_blocks_and_many_prompts_stay_under_the_cap_of_the_index() {
+    let cap = 1 << 20;
+    let config = PoolConfig {
+        residency: ResidencyConfig {
+            max_bytes: cap,
+            default_capacity_tokens: u64::MAX,
+        },
+        ..PoolConfig::default()
+    };
+    let mut bench = Bench::with_endpoints(4, config);
+    for family in 0..2000 {
+        bench.ask(&tokens(family, 640));
+        let booking = bench.last().1;
+        bench.complete(booking);
+        assert!(bench.pool.snapshot(bench.now).index_bytes <= cap);
+    }
+}
