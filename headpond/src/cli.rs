@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::engine::Hardware;
-
 /// An inference-pool scheduler for private GPU clusters.
 ///
 /// It stands between applications and your own vLLM or SGLang replicas, and decides for every
@@ -97,16 +95,16 @@ pub(crate) struct Up {
 pub(crate) struct Simulation {
     /// How many engines to simulate; the last one is slow [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    engines: Option<u16>,
+    pub(crate) engines: Option<u16>,
     /// Which GPU they imitate: 70b-8xh100, 70b-8xa100, 8b-a100, 32b-2xh100 [default: 8b-a100]
     #[arg(long, value_name = "NAME")]
-    profile: Option<String>,
+    pub(crate) profile: Option<String>,
     /// How much faster than real time they run [default: 1]
     #[arg(long, value_name = "FACTOR")]
-    speed: Option<f64>,
+    pub(crate) speed: Option<f64>,
     /// How many times slower the last one is; 1: like the others [default: 3]
     #[arg(long, value_name = "FACTOR")]
-    slow: Option<f64>,
+    pub(crate) slow: Option<f64>,
 }
 
 impl Simulation {
@@ -115,26 +113,6 @@ impl Simulation {
             || self.profile.is_some()
             || self.speed.is_some()
             || self.slow.is_some()
-    }
-
-    pub(crate) fn engines(&self) -> u16 {
-        self.engines.unwrap_or(3)
-    }
-
-    pub(crate) fn hardware(&self) -> anyhow::Result<Hardware> {
-        Hardware::parse(
-            self.profile.as_deref().unwrap_or("8b-a100"),
-            self.speed.unwrap_or(1.0),
-        )
-    }
-
-    pub(crate) fn slow(&self) -> anyhow::Result<f64> {
-        let slow = self.slow.unwrap_or(3.0);
-        anyhow::ensure!(
-            slow.is_finite() && (1.0..=1_000.0).contains(&slow),
-            "--slow: {slow} is not allowed; use a number from 1 to 1000"
-        );
-        Ok(slow)
     }
 }
 

@@ -9,7 +9,9 @@ use anyhow::Context as _;
 use governance_context::KeyRing;
 use serde::{Deserialize, Serialize};
 
-use crate::{cli, up};
+use crate::cli;
+
+pub(crate) mod template;
 
 /// A configuration file is written by people; a larger one is a mistake.
 const LARGEST_FILE: u64 = 16 << 20;
@@ -152,7 +154,7 @@ pub(crate) fn run(command: cli::Config) -> anyhow::Result<ExitCode> {
                 .with_context(|| format!("in {}", file.display()))?;
             print!("{}", parsed.to_yaml()?);
         }
-        cli::Config::Show { file: None } => print!("{}", up::example()),
+        cli::Config::Show { file: None } => print!("{}", template::example()),
     }
     Ok(ExitCode::SUCCESS)
 }

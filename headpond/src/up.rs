@@ -15,20 +15,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::Surface;
-use crate::cli::Up;
+use crate::cli::{Simulation, Up};
+use crate::config::template::Served;
 use crate::config::{self, Checked, File};
 use crate::data::DataDir;
 use crate::engine::Hardware;
 use crate::in_process::InProcess;
 use crate::listener;
 use crate::ready::{Ready, ReadyTenant};
-use crate::shutdown;
+use crate::shutdown::Shutdown;
 
 mod banner;
 mod discover;
 mod embedded;
-
-pub(crate) use embedded::example;
 
 /// What runs, once everything has started.
 struct Stack {
@@ -36,10 +35,11 @@ struct Stack {
     scheduler: SchedulerProxy,
     ledger: SqliteLedger,
     engines: Vec<SimEngine>,
-    _data: DataDir,
+    data: DataDir,
 }
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
+    let shutdown = Shutdown::listen()?;
     let data = DataDir::open(options.data_dir.as_deref())?;
     let Settled {
         checked,
@@ -93,14 +93,14 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     banner::print(
         &ready,
         &stack.engines,
-        &stack._data,
+        &stack.data,
         options.data_dir.is_some(),
     );
     let limit = Duration::from_secs(options.drain_timeout);
     governance_proxy::serve(
         listener,
         stack.governance.clone(),
-        shutdown::quietly(),
+        shutdown.requested(),
         limit,
     )
     .await;
@@ -129,7 +129,7 @@ impl Stack {
             scheduler,
             ledger,
             engines,
-            _data: data,
+            data,
         })
     }
 
@@ -176,8 +176,8 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     );
     let file = match file {
         Some(file) => file,
-        None if simulate => embedded::for_simulation(data)?,
-        None => embedded::for_endpoints(data, &discover::models(&options.endpoint).await?)?,
+        None if simulate => embedded::file(data, &[Served::simulated()])?,
+        None => embedded::file(data, &discover::models(&options.endpoint).await?)?,
     };
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let mut checked = file.check()?;
@@ -204,7 +204,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
 
 /// Starts simulated engines for the models of the configuration, and tells the scheduler what to expect of them.
 async fn simulated(options: &Up, checked: &mut Checked) -> anyhow::Result<Vec<SimEngine>> {
-    let hardware = options.simulation.hardware()?;
+    let hardware = hardware(&options.simulation)?;
     let models: Vec<String> = checked
         .governance
         .models
@@ -224,6 +224,22 @@ async fn simulated(options: &Up, checked: &mut Checked) -> anyhow::Result<Vec<Si
     Ok(engines)
 }
 
+fn hardware(simulation: &Simulation) -> anyhow::Result<Hardware> {
+    Hardware::parse(
+        simulation.profile.as_deref().unwrap_or("8b-a100"),
+        simulation.speed.unwrap_or(1.0),
+    )
+}
+
+fn slow_factor(simulation: &Simulation) -> anyhow::Result<f64> {
+    let slow = simulation.slow.unwrap_or(3.0);
+    ensure!(
+        slow.is_finite() && (1.0..=1_000.0).contains(&slow),
+        "--slow: {slow} is not allowed; use a number from 1 to 1000"
+    );
+    Ok(slow)
+}
+
 fn endpoints(urls: &[String]) -> anyhow::Result<Vec<scheduler_proxy::config::Endpoint>> {
     let file = scheduler_proxy::config::File::with_endpoints(urls.iter().map(String::as_str));
     Ok(Endpoints::check(file)?.endpoints)
@@ -234,7 +250,7 @@ async fn start_engines(
     hardware: Hardware,
     models: &[String],
 ) -> anyhow::Result<Vec<SimEngine>> {
-    let count = options.simulation.engines();
+    let count = options.simulation.engines.unwrap_or(3);
     let mut engines = Vec::with_capacity(usize::from(count));
     for number in 1..=count {
         let mut config = hardware.config(models.to_vec());
@@ -244,7 +260,7 @@ async fn start_engines(
             .context("a simulated engine could not listen")?;
         if number == count && count > 1 {
             engine.faults().inject(Fault::Slow {
-                factor: options.simulation.slow()?,
+                factor: slow_factor(&options.simulation)?,
             });
         }
         engines.push(engine);

@@ -11,7 +11,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use super::embedded::Served;
+use crate::config::template::Served;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 4 << 20;
