@@ -5,7 +5,7 @@ use engine_model::Profile;
 use loadgen::engine::{ControlPath, EngineConfig, SimEngine, Task, Vocabulary};
 
 use crate::cli::Engine;
-use crate::shutdown;
+use crate::shutdown::Shutdown;
 
 /// What several engines have in common.
 #[derive(Clone, Copy)]
@@ -35,6 +35,7 @@ impl Hardware {
 }
 
 pub(crate) async fn run(options: Engine) -> anyhow::Result<()> {
+    let shutdown = Shutdown::listen()?;
     let hardware = Hardware::parse(&options.profile, options.speed)?;
     let vocabulary: Vocabulary = options.vocabulary.parse().context("--vocabulary")?;
     let config = EngineConfig {
@@ -59,7 +60,7 @@ pub(crate) async fn run(options: Engine) -> anyhow::Result<()> {
         options.model.join(", "),
         engine.url()
     );
-    shutdown::requested().await?;
+    shutdown.requested().await;
     engine.shutdown().await;
     Ok(())
 }

@@ -14,9 +14,10 @@ use crate::config::{self, File};
 use crate::data::DataDir;
 use crate::listener;
 use crate::ready::Ready;
-use crate::shutdown;
+use crate::shutdown::Shutdown;
 
 pub(crate) async fn run(options: Govern) -> anyhow::Result<()> {
+    let shutdown = Shutdown::listen()?;
     let file = File::read(&options.config)?;
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let keys = config::context_keys(file.context_keys.as_deref())?;
@@ -72,7 +73,7 @@ pub(crate) async fn run(options: Govern) -> anyhow::Result<()> {
         ready.write(path)?;
     }
     let limit = Duration::from_secs(options.serve.drain_timeout);
-    governance_proxy::serve(listener, governance, shutdown::quietly(), limit).await;
+    governance_proxy::serve(listener, governance, shutdown.requested(), limit).await;
     stop_admin.cancel();
     tasks.close();
     tasks.wait().await;

@@ -45,8 +45,9 @@ pub(crate) async fn serve<H, F, B>(
     builder
         .http1()
         .timer(TokioTimer::new())
+        // A peer that closes its side has left: governance cancels an attempt this way.
         .header_read_timeout(HEADER_PATIENCE)
-        .half_close(true);
+        .half_close(false);
     builder.http2().timer(TokioTimer::new());
     let graceful = GracefulShutdown::new();
     let connections = TaskTracker::new();

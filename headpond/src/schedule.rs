@@ -11,10 +11,11 @@ use crate::cli::Schedule;
 use crate::config::{self, File};
 use crate::listener;
 use crate::ready::Ready;
-use crate::shutdown;
+use crate::shutdown::Shutdown;
 use crate::up::random_seed;
 
 pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
+    let shutdown = Shutdown::listen()?;
     let file = File::read(&options.config)?;
     let (listen, admin_listen, keys) = (file.listen, file.admin_listen, file.context_keys.clone());
     let config = scheduler_proxy::config::Config::check(file.scheduling)?;
@@ -78,7 +79,7 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     if let Some(path) = &options.serve.ready_file {
         ready.write(path)?;
     }
-    shutdown::requested().await?;
+    shutdown.requested().await;
     stop.cancel();
     scheduler.drain(limit).await;
     stop_admin.cancel();

@@ -1,22 +1,28 @@
 //! When to stop: SIGTERM or Ctrl-C.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Resolves at the first SIGTERM or SIGINT.
-pub(crate) async fn requested() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+/// Listens from the moment it exists, so that a signal that comes while the process is still starting ends it in
+/// order as well. Later signals change nothing.
+pub(crate) struct Shutdown {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-/// As [`requested`]; without signals there is nothing to wait for, and the process runs until it is killed.
-pub(crate) async fn quietly() {
-    if let Err(error) = requested().await {
-        tracing::warn!(%error, "cannot listen for signals");
-        std::future::pending::<()>().await;
+impl Shutdown {
+    /// Begins to listen. Without this a signal ends the process at once.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Resolves at the first SIGTERM or SIGINT since it began to listen.
+    pub(crate) async fn requested(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
