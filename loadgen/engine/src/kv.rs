@@ -115,6 +115,15 @@ impl BlockPool {
             let index = self.blocks.len() as u32;
             let hash = BlockHash(0);
             let content = Content::Private;
+            if self.blocks.len() == self.blocks.capacity() {
+                // Doubling would end well above the capacity, which is known.
+                let more = self
+                    .blocks
+                    .len()
+                    .max(64)
+                    .min(self.capacity as usize - self.blocks.len());
+                self.blocks.reserve_exact(more);
+            }
             self.blocks.push(Block {
                 hash,
                 users: 1,

@@ -256,7 +256,7 @@ impl Stream {
             return;
         }
         let totals = Totals {
-            prompt: self.reply.ask.prompts[output.prompt].len() as u32,
+            prompt: self.reply.prompt_tokens[output.prompt],
             cached: progress.cached_tokens,
             output: progress.generated,
             newly_cached: 0,

@@ -6,7 +6,7 @@ use engine_model::{ContentSeed, Request, hash_tokens, token, words};
 
 use super::{
     answer,
-    ask::{Ask, Delivery, Family},
+    ask::{Ask, Delivery, Family, TokenIds},
     config::{CacheReport, EngineConfig, Vocabulary},
     flight::{Flight, Guard, Progress},
     runner::{QueueFull, Runner, Shape, Submission, unix_seconds},
@@ -53,6 +53,8 @@ pub(super) struct Reply {
     pub(super) block_size: u32,
     pub(super) fingerprint: String,
     pub(super) outputs: Vec<Output>,
+    /// Length of each prompt.
+    pub(super) prompt_tokens: Vec<u32>,
     /// What every chunk of its stream begins with.
     pub(super) chunk_head: String,
 }
@@ -85,6 +87,7 @@ impl Reply {
             Family::Chat | Family::Messages | Family::Responses => "chat.completion.chunk",
         };
         Self {
+            prompt_tokens: ask.prompts.iter().map(|p| p.len() as u32).collect(),
             chunk_head: answer::head(&id, object, created, &ask.model),
             id,
             created,
@@ -97,8 +100,9 @@ impl Reply {
         }
     }
 
-    /// Sends every choice to the engine.
-    pub(super) fn submit(&self, runner: &Arc<Runner>) -> Result<Guard, QueueFull> {
+    /// Sends every choice to the engine, and forgets prompts that the answer does not repeat: they are most
+    /// of what a request weighs.
+    pub(super) fn submit(&mut self, runner: &Arc<Runner>) -> Result<Guard, QueueFull> {
         let model = self.ask.model.clone();
         let flight = Arc::new(Flight::new(self.id.clone(), model, self.outputs.len()));
         let seed = content_seed(&runner.config, &self.ask);
@@ -129,6 +133,9 @@ impl Reply {
         }
         let requests = submissions.iter().map(|s| s.request.id).collect();
         runner.submit(submissions)?;
+        if !self.ask.echo && self.ask.token_ids == TokenIds::Omitted {
+            self.ask.prompts = Vec::new();
+        }
         Ok(Guard {
             flight,
             runner: runner.clone(),
@@ -142,7 +149,7 @@ impl Reply {
             totals.output += progress.generated;
             // Choices of one prompt share it; it counts once, as the first one found it.
             if (i as u32).is_multiple_of(self.ask.choices) {
-                let prompt = self.ask.prompts[output.prompt].len() as u32;
+                let prompt = self.prompt_tokens[output.prompt];
                 let full = (prompt - 1) / self.block_size * self.block_size;
                 totals.prompt += prompt;
                 totals.cached += progress.cached_tokens;

@@ -231,7 +231,7 @@ async fn generate(
         Err(problem) => return Ok(refuse(runner, &problem, shape, None)),
     };
     let header_id = headers.get("x-request-id").and_then(|v| v.to_str().ok());
-    let reply = Reply::new(&runner.config, ask, header_id, runner.next_id().0);
+    let mut reply = Reply::new(&runner.config, ask, header_id, runner.next_id().0);
     let streams = reply.ask.delivery != Delivery::Whole;
     let fault = runner.faults.strike();
     match fault {

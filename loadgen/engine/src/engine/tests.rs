@@ -199,6 +199,22 @@ fn the_next_turn_finds_what_was_generated() {
 }
 
 #[test]
+fn the_tail_of_a_prompt_is_forgotten_before_its_beginning() {
+    // Eight usable blocks: four of the first request, then six of the second evict two of them.
+    let mut engine = Engine::new(Config {
+        num_blocks: 9,
+        ..plain()
+    });
+    engine.submit(request(1, 16, 1, 16, 7)).expect("fits");
+    transcript(&mut engine);
+    engine.submit(request(2, 24, 1, 0, 0)).expect("fits");
+    transcript(&mut engine);
+    assert_eq!(engine.counters().evicted_blocks, 2);
+    engine.submit(request(3, 17, 1, 16, 7)).expect("fits");
+    assert_eq!(transcript(&mut engine)[0], "10ms +3(8) 3:1 -3");
+}
+
+#[test]
 fn out_of_memory_preempts_the_last_and_computes_it_again() {
     // Six usable blocks of four. 1 needs 3 blocks to end, 2 needs 4.
     let config = Config {
