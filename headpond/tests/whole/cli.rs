@@ -14,14 +14,38 @@ fn text(bytes: &[u8]) -> String {
 const WRONG: &[(&str, &[&str])] = &[
     ("listen: nowhere", &["listen"]),
     ("no_such_section: 1", &["no_such_section"]),
-    ("scheduling: { policy: fastest }", &["scheduling.policy", "fastest", "predicted-cost"]),
-    ("scheduling: { endpoints: [{ url: 'https://engine:8000' }] }", &["scheduling.endpoints[0].url", "TLS"]),
-    ("scheduling: { endpoints: [{ url: 'http://e:1' }, { url: 'http://e:1' }] }", &["scheduling.endpoints[1].name"]),
-    ("scheduling: { endpoints: [{ adress: 'http://e:1' }] }", &["adress"]),
-    ("governance: { models: [{ name: a, context_tokens: 0 }] }", &["governance.models[0].context_tokens"]),
-    ("governance: { models: [{ name: a, context_tokens: 8, price: { uncached: -1, output: 1 } }] }", &["uncached"]),
-    ("governance: { tenants: [{ name: a, limits: [{ tier: Z, wtu: 1, per: 1d }] }] }", &["governance.tenants[0].limits[0]", "Z"]),
-    ("ledger: { patience_ms: 0 }", &["ledger.patience_ms", "1 to 60000"]),
+    (
+        "scheduling: { policy: fastest }",
+        &["scheduling.policy", "fastest", "predicted-cost"],
+    ),
+    (
+        "scheduling: { endpoints: [{ url: 'https://engine:8000' }] }",
+        &["scheduling.endpoints[0].url", "TLS"],
+    ),
+    (
+        "scheduling: { endpoints: [{ url: 'http://e:1' }, { url: 'http://e:1' }] }",
+        &["scheduling.endpoints[1].name"],
+    ),
+    (
+        "scheduling: { endpoints: [{ adress: 'http://e:1' }] }",
+        &["adress"],
+    ),
+    (
+        "governance: { models: [{ name: a, context_tokens: 0 }] }",
+        &["governance.models[0].context_tokens"],
+    ),
+    (
+        "governance: { models: [{ name: a, context_tokens: 8, price: { uncached: -1, output: 1 } }] }",
+        &["uncached"],
+    ),
+    (
+        "governance: { tenants: [{ name: a, limits: [{ tier: Z, wtu: 1, per: 1d }] }] }",
+        &["governance.tenants[0].limits[0]", "Z"],
+    ),
+    (
+        "ledger: { patience_ms: 0 }",
+        &["ledger.patience_ms", "1 to 60000"],
+    ),
     ("governance: [", &["line"]),
 ];
 
@@ -33,12 +57,22 @@ fn a_wrong_configuration_is_refused_by_name_and_nothing_starts() {
         std::fs::write(&file, yaml).expect("a file");
         for command in [vec!["config", "check"], vec!["up", "--config"]] {
             let output = run(headpond().args(&command).arg(&file));
-            assert_eq!(output.status.code(), Some(1), "{yaml} was accepted by {command:?}");
+            assert_eq!(
+                output.status.code(),
+                Some(1),
+                "{yaml} was accepted by {command:?}"
+            );
             let message = text(&output.stderr);
             for name in *names {
-                assert!(message.contains(name), "{command:?} of {yaml} does not name {name}: {message}");
+                assert!(
+                    message.contains(name),
+                    "{command:?} of {yaml} does not name {name}: {message}"
+                );
             }
-            assert!(message.contains("wrong.yaml") || command[0] == "up", "{message}");
+            assert!(
+                message.contains("wrong.yaml") || command[0] == "up",
+                "{message}"
+            );
         }
     }
 }
@@ -55,21 +89,33 @@ fn the_example_configuration_is_valid_once_its_secrets_exist() {
     let again = run(headpond().args(["config", "show"]).arg(&file));
     std::fs::write(&file, &again.stdout).expect("a file");
     let checked = run(headpond().args(["config", "check"]).arg(&file));
-    assert!(checked.status.success(), "what `show` prints is a configuration: {}", text(&checked.stderr));
+    assert!(
+        checked.status.success(),
+        "what `show` prints is a configuration: {}",
+        text(&checked.stderr)
+    );
 }
 
 #[test]
 fn flags_for_simulated_engines_are_refused_beside_real_ones() {
     let output = run(headpond().args(["up", "--endpoint", "http://127.0.0.1:9", "--engines", "5"]));
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("--engines"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("--engines"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]
 fn an_engine_that_does_not_answer_is_named() {
     let output = run(headpond().args(["up", "--endpoint", "http://127.0.0.1:9"]));
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("http://127.0.0.1:9"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("http://127.0.0.1:9"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[tokio::test]
@@ -81,21 +127,47 @@ async fn why_explains_an_answer_and_a_refusal() {
     assert_eq!(good.status, 200, "{}", text(&good.body));
     let unknown = json!({ "model": "nope", "messages": [] });
     let bad = wire::chat(running.url(), running.key("acme"), &unknown).await;
-    assert_eq!((bad.status.as_u16(), bad.code().as_str()), (404, "model_not_found"));
+    assert_eq!(
+        (bad.status.as_u16(), bad.code().as_str()),
+        (404, "model_not_found")
+    );
 
     let told = why(&running, good.header("x-request-id"), false);
-    for part in ["acme / web", "committed", "by predicted-cost", "candidate", "predicted", "200 ok"] {
+    for part in [
+        "acme / web",
+        "committed",
+        "by predicted-cost",
+        "candidate",
+        "predicted",
+        "200 ok",
+    ] {
         assert!(told.contains(part), "{part} is missing:\n{told}");
     }
-    let record: Value = serde_json::from_str(&why(&running, good.header("x-request-id"), true)).expect("JSON");
+    let record: Value =
+        serde_json::from_str(&why(&running, good.header("x-request-id"), true)).expect("JSON");
     assert_eq!(record["governance"]["settlement"]["state"], "committed");
-    assert_eq!(record["scheduling"]["calls"][0]["attempts"][0]["end"], "completed");
+    assert_eq!(
+        record["scheduling"]["calls"][0]["attempts"][0]["end"],
+        "completed"
+    );
     let told = why(&running, bad.header("x-request-id"), false);
-    assert!(told.contains("model_not_found") && told.contains("what to do"), "{told}");
+    assert!(
+        told.contains("model_not_found") && told.contains("what to do"),
+        "{told}"
+    );
 
-    let nobody = run(headpond().args(["why", "01a22a33-4427-701d-9731-932504cf799e", "--admin-url", running.admin_url()]));
+    let nobody = run(headpond().args([
+        "why",
+        "01a22a33-4427-701d-9731-932504cf799e",
+        "--admin-url",
+        running.admin_url(),
+    ]));
     assert_eq!(nobody.status.code(), Some(1));
-    assert!(text(&nobody.stderr).contains("no record"), "{}", text(&nobody.stderr));
+    assert!(
+        text(&nobody.stderr).contains("no record"),
+        "{}",
+        text(&nobody.stderr)
+    );
     assert!(running.stop().success());
 }
 
@@ -115,39 +187,78 @@ async fn keys_are_made_listed_rotated_and_revoked() {
     let directory = tempfile::tempdir().expect("a directory");
     let running = Running::up(directory.path(), &["--speed", "50"]);
     let token = directory.path().join("data/admin.token");
-    let admin = ["--admin-url", running.admin_url(), "--admin-token-file", token.to_str().expect("UTF-8")];
+    let admin = [
+        "--admin-url",
+        running.admin_url(),
+        "--admin-token-file",
+        token.to_str().expect("UTF-8"),
+    ];
     let key = |arguments: &[&str]| {
         let output = run(headpond().arg("key").args(arguments).args(admin));
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
         text(&output.stdout)
     };
     let works = async |key: &str| {
-        let models = wire::send(Method::GET, &format!("{}/v1/models", running.url()), key, "").await;
+        let models = wire::send(
+            Method::GET,
+            &format!("{}/v1/models", running.url()),
+            key,
+            "",
+        )
+        .await;
         models.expect("an answer").status == 200
     };
-    let made = key(&["create", "--tenant", "acme", "--project", "web", "--name", "ci"]);
+    let made = key(&[
+        "create",
+        "--tenant",
+        "acme",
+        "--project",
+        "web",
+        "--name",
+        "ci",
+    ]);
     let secret = made.lines().next().expect("the key comes first").to_owned();
     assert!(works(&secret).await, "a new key works at once");
     let public = secret.split('-').nth(1).expect("a public part").to_owned();
     let list = key(&["list"]);
     assert!(list.contains(&public), "{list}");
-    assert!(!list.contains(secret.rsplit('-').next().expect("a secret part")), "a list shows no secret");
+    assert!(
+        !list.contains(secret.rsplit('-').next().expect("a secret part")),
+        "a list shows no secret"
+    );
     let rotated = key(&["rotate", &public, "--overlap", "3600"]);
-    let second = rotated.lines().next().expect("the key comes first").to_owned();
-    assert!(works(&secret).await && works(&second).await, "both are good during the overlap");
+    let second = rotated
+        .lines()
+        .next()
+        .expect("the key comes first")
+        .to_owned();
+    assert!(
+        works(&secret).await && works(&second).await,
+        "both are good during the overlap"
+    );
     key(&["revoke", &secret]);
     assert!(!works(&secret).await, "a revoked key is refused at once");
     assert!(works(&second).await);
 
     let without = run(headpond().args(["key", "list", "--admin-url", running.admin_url()]));
     assert_eq!(without.status.code(), Some(1));
-    assert!(text(&without.stderr).contains("--admin-token-file"), "{}", text(&without.stderr));
+    assert!(
+        text(&without.stderr).contains("--admin-token-file"),
+        "{}",
+        text(&without.stderr)
+    );
     assert!(running.stop().success());
 }
 
 #[test]
 fn help_teaches_every_command() {
-    for command in ["up", "govern", "schedule", "engine", "load", "key", "ledger", "why", "config"] {
+    for command in [
+        "up", "govern", "schedule", "engine", "load", "key", "ledger", "why", "config",
+    ] {
         let output = run(headpond().args([command, "--help"]));
         assert!(output.status.success(), "{command}");
         assert!(text(&output.stdout).lines().count() > 5, "{command}");

@@ -290,6 +290,11 @@ impl Exchange {
     fn client_gone(&mut self) {
         self.shared.metrics.aborts.inc();
         self.answered(self.sent, Code::ClientClosed.as_str());
+        self.leave();
+    }
+
+    /// Nobody waits for the rest: settles by what was seen, and by what L2 knows.
+    pub(crate) fn leave(&mut self) {
         if let Some(attempt) = &self.attempt {
             let work = (self.shared.work_done)(&attempt.hold.attempt());
             self.settle(End::ClientGone(work));

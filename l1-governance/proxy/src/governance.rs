@@ -143,6 +143,11 @@ impl<S: Scheduler> Governance<S> {
         self.shared.refuse_new();
     }
 
+    /// Open answers end with `shutting_down`, and are settled by what was seen of them.
+    pub(crate) fn end_open(&self) {
+        self.shared.closing.begin();
+    }
+
     /// Refuses new requests and returns once everything that was settled so far is on disk.
     pub async fn drain(&self) -> Result<(), Unavailable> {
         self.refuse_new();

@@ -11,6 +11,7 @@ mod admission;
 mod answer;
 mod body;
 mod call;
+mod closing;
 pub mod config;
 mod cors;
 mod ending;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use governance_context::RequestId;
-use governance_core::catalogue::Code;
+use governance_core::catalogue::{Answer as Fault, Code};
 use http::response::Parts;
 use http_body::Frame;
 use inference_wire::route::Route;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, Sleep};
 use crate::answer;
 use crate::body::{BoxBody, BoxError};
 use crate::call::{Call, Failure, Reply, log_cut};
+use crate::closing::Notice;
 use crate::ending::End;
 use crate::exchange::Exchange;
 use crate::respond::{EngineError, Refused};
@@ -37,6 +38,7 @@ pub(crate) struct Metered {
     /// Bytes that are ready for the client.
     ready: Option<Bytes>,
     quiet: Quiet,
+    notice: Notice,
 }
 
 enum Source {
@@ -62,6 +64,7 @@ impl Metered {
     pub(crate) fn new(exchange: Exchange, call: Call, route: Route, wanted: Wanted) -> Self {
         let timeouts = &exchange.shared.config.timeouts;
         let quiet = Quiet::new(timeouts.keep_alive_every, timeouts.answer);
+        let notice = Notice::of(&exchange.shared.closing);
         Self {
             source: Source::Calling(call),
             sieve: Sieve::new(route.clone(), wanted),
@@ -71,6 +74,7 @@ impl Metered {
             spare: Meter::new(),
             ready: None,
             quiet,
+            notice,
         }
     }
 
@@ -90,6 +94,9 @@ impl Metered {
 
     /// Waits for the first data, or for a failure that can still have a status of its own.
     pub(crate) fn poll_first(&mut self, context: &mut Context<'_>) -> Poll<First> {
+        if let Some(refused) = self.close_early(context) {
+            return Poll::Ready(First::Refused(refused));
+        }
         loop {
             match &mut self.source {
                 Source::Calling(call) => match ready!(call.as_mut().poll(context)) {
@@ -203,6 +210,20 @@ impl Metered {
         refused
     }
 
+    /// Ends what is still open when the process does. It is settled as if the client had left.
+    fn close_early(&mut self, context: &mut Context<'_>) -> Option<Refused> {
+        let over = matches!(self.source, Source::Over);
+        if over || !self.notice.is_due(&self.exchange.shared.closing, context) {
+            return None;
+        }
+        self.source = Source::Over;
+        if self.exchange.record.outcome.is_some() {
+            return None;
+        }
+        self.exchange.leave();
+        Some(Fault::new(Code::ShuttingDown).retry_after_ms(1000).into())
+    }
+
     /// The stream cannot go on; its status is sent. What came before the error comes before it.
     fn close_with(&mut self, refused: &Refused) {
         self.exchange.refused(refused);
@@ -219,6 +240,9 @@ impl Metered {
 
     /// Moves on until there is something for the client; `None` when nothing follows.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some(refused) = self.close_early(context) {
+            self.close_with(&refused);
+        }
         loop {
             if let Some(bytes) = self.ready.take() {
                 self.quiet.sent();

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Version;
 use http_body::Frame;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -21,13 +22,18 @@ use crate::governance::Governance;
 use crate::scheduler::Scheduler;
 
 mod head_watch;
+mod presence;
 
 use head_watch::{Framing, HeadWatch};
+use presence::Socket;
 
 /// After this many bytes in one header block the HTTP library answers 431.
 const MAX_HEADERS: usize = 128;
 /// Out of file descriptors and the like: wait for some to come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long clients have to read why their answer ends.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Marks a request whose head stated its length twice.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +78,14 @@ pub async fn serve<S: Scheduler>(
             open = connections.len(),
             "the drain limit has passed: cutting open answers"
         );
-        cut.cancel();
-        connections.wait().await;
+        governance.end_open();
+        if tokio::time::timeout(FAREWELL, connections.wait())
+            .await
+            .is_err()
+        {
+            cut.cancel();
+            connections.wait().await;
+        }
     }
     if let Err(error) = governance.drain().await {
         tracing::error!(%error, "the ledger did not confirm the last settlements");
@@ -91,7 +103,10 @@ async fn connection<S: Scheduler>(
         tracing::debug!(%error, "cannot switch off Nagle's algorithm");
     }
     let timeouts = governance.timeouts();
-    let (io, framing) = HeadWatch::new(stream, timeouts.header_read, timeouts.idle);
+    let socket = Arc::new(stream);
+    let io = Socket(Arc::clone(&socket));
+    let (io, framing) = HeadWatch::new(io, timeouts.header_read, timeouts.idle);
+    let watched = Arc::clone(&framing);
     let service =
         service_fn(move |request| answer(governance.clone(), Arc::clone(&framing), request));
     let mut builder = auto::Builder::new(Tracked(tasks));
@@ -109,15 +124,18 @@ async fn connection<S: Scheduler>(
         .max_concurrent_streams(256);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     let mut connection = std::pin::pin!(connection);
+    let mut left = std::pin::pin!(presence::left(&socket, &watched));
     tokio::select! {
         biased;
         () = cut.cancelled() => return,
+        () = &mut left => return,
         result = connection.as_mut() => return closed(result),
         () = graceful.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
         biased;
         () = cut.cancelled() => {}
+        () = &mut left => {}
         result = connection => closed(result),
     }
 }
@@ -146,22 +164,28 @@ async fn answer<S: Scheduler>(
     if framing.take_ambiguous() {
         request.extensions_mut().insert(AmbiguousLength);
     }
-    let request = request.map(|body| Watched::new(body, framing));
+    let version = request.version();
+    let request = request.map(|body| Watched::new(body, version, framing));
     Ok(Box::pin(governance.handle(request)).await)
 }
 
 /// A request body that tells the watcher of heads when it has ended.
 struct Watched {
     body: Incoming,
+    version: Version,
     framing: Arc<Framing>,
 }
 
 impl Watched {
-    fn new(body: Incoming, framing: Arc<Framing>) -> Self {
+    fn new(body: Incoming, version: Version, framing: Arc<Framing>) -> Self {
         if http_body::Body::is_end_stream(&body) {
-            framing.expect_head();
+            framing.expect_head(version);
         }
-        Self { body, framing }
+        Self {
+            body,
+            version,
+            framing,
+        }
     }
 }
 
@@ -175,7 +199,7 @@ impl http_body::Body for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
         if frame.is_none() || self.body.is_end_stream() {
-            self.framing.expect_head();
+            self.framing.expect_head(self.version);
         }
         Poll::Ready(frame)
     }

@@ -12,6 +12,7 @@ use governance_core::sanitize::CacheKey;
 use ledger_store::SqliteLedger;
 use tokio::time::Instant;
 
+use crate::closing::Closing;
 use crate::config::Config;
 use crate::idempotency::Running;
 use crate::identity::Owners;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     /// for the verdict anyway.
     limits: Mutex<limits::Table>,
     draining: AtomicBool,
+    pub(crate) closing: Closing,
     started: Instant,
 }
 
@@ -72,6 +74,7 @@ impl Shared {
             work_done: parts.work_done,
             limits: Mutex::new(limits::Table::new(LIMITS_IN_USE)),
             draining: AtomicBool::new(false),
+            closing: Closing::default(),
             started: Instant::now(),
             config: parts.config,
         })

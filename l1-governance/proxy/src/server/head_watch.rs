@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use http::Version;
 use memchr::memmem;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::Sleep;
 
 /// A head longer than this is the HTTP library's to refuse.
@@ -28,6 +30,12 @@ pub(super) struct Framing {
     ambiguous: AtomicBool,
     /// The next byte starts a new head.
     head_next: AtomicBool,
+    /// Nothing of the answer to the last request was written, and its client knows interim answers.
+    unanswered: AtomicBool,
+    /// Some bytes of a write are still to be written.
+    half_written: AtomicBool,
+    /// A request has been read to its end.
+    read: Notify,
 }
 
 impl Framing {
@@ -35,8 +43,28 @@ impl Framing {
         self.ambiguous.swap(false, Ordering::AcqRel)
     }
 
-    pub(super) fn expect_head(&self) {
+    /// A request has been read to its end.
+    pub(super) fn expect_head(&self, version: Version) {
         self.head_next.store(true, Ordering::Release);
+        let interim = version == Version::HTTP_11;
+        self.unanswered.store(interim, Ordering::Release);
+        self.read.notify_one();
+    }
+
+    /// Waits for the end of a request.
+    pub(super) async fn request_read(&self) {
+        self.read.notified().await;
+    }
+
+    /// Whether an interim answer can be written now.
+    pub(super) fn takes_interim(&self) -> bool {
+        self.unanswered.load(Ordering::Acquire) && !self.half_written.load(Ordering::Acquire)
+    }
+
+    fn wrote(&self, written: &Poll<io::Result<usize>>, whole: usize) {
+        self.unanswered.store(false, Ordering::Release);
+        let complete = matches!(written, Poll::Ready(Ok(count)) if *count == whole);
+        self.half_written.store(!complete, Ordering::Release);
     }
 }
 
@@ -193,7 +221,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
+        let written = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.framing.wrote(&written, bytes.len());
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -217,7 +247,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, buffers)
+        let written = Pin::new(&mut self.io).poll_write_vectored(context, buffers);
+        let whole = buffers.iter().map(|buffer| buffer.len()).sum();
+        self.framing.wrote(&written, whole);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

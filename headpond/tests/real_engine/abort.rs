@@ -1,0 +1,117 @@
+//! A client that leaves pays for what the engine computed until it noticed.
+
+use crate::ask::{GENERATING, body, prompt, streamed};
+use crate::engines::{Engine, Engines, until};
+use crate::front::{Front, Tokens};
+
+/// Tokens that may be computed between the last event and the end.
+const TOLERANCE: u64 = 1;
+
+/// Whether every event of a stream says how much has been generated. Where none does, an event that carries several
+/// tokens counts as one, or as a token for every four bytes.
+fn reports_as_it_goes(path: &str) -> bool {
+    matches!(path, "/v1/chat/completions" | "/v1/completions")
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_pays_for_what_the_engine_generated() {
+    let engines = Engines::take().await;
+    let front = Front::up(engines.all());
+    for path in GENERATING {
+        for events in [1, 2, 20, 60] {
+            let before = engines.counted().await;
+            let mut stream = front
+                .open(path, "acme", &streamed(path, &prompt(100), 1_000))
+                .await;
+            assert!(
+                stream.read(events).await,
+                "{path}: the stream ended by itself"
+            );
+            let id = stream.id();
+            drop(stream);
+            let record = front.record(&id).await;
+            engines.idle().await;
+            let counted = engines.counted().await - before;
+            let charged = record.charged();
+            println!("{path}, left after {events} events: engine {counted:?}, charged {charged:?}");
+            assert_eq!(
+                record.at("/governance/outcome/code"),
+                "client_closed",
+                "{path}"
+            );
+            assert_eq!(record.state(), "committed", "{path}");
+            assert!(counted.output < 1_000, "{path}: the engine was not told");
+            assert_eq!(record.estimated(), !reports_as_it_goes(path), "{path}");
+            // An estimate is fair on average; what it must not do is take more than was computed.
+            let least = if record.estimated() {
+                0
+            } else {
+                counted.output - TOLERANCE
+            };
+            let range = least..=counted.output + TOLERANCE;
+            assert!(
+                range.contains(&charged.output),
+                "{path} after {events} events: {charged:?}, the engine counts {counted:?}"
+            );
+            // A stream of the Responses API says nothing about the prompt before its end.
+            if path != "/v1/responses" {
+                assert_eq!(
+                    charged.prompt, counted.prompt,
+                    "{path} after {events} events"
+                );
+            }
+        }
+    }
+    front.stop();
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_request_waits_gives_up_its_place_and_pays_nothing() {
+    let engines = Engines::take().await;
+    let engine = &engines.all()[0];
+    let front = Front::up(&engines.all()[..1]);
+    for path in GENERATING {
+        for stream in [true, false] {
+            let others = engine.occupy(1_500).await;
+            let mut request = body(path, &prompt(100), 400);
+            request["stream"] = stream.into();
+            tokio::select! {
+                _ = front.open(path, "acme", &request) => panic!("{path}: four others are before it"),
+                () = waiting(engine, 1.0) => {}
+            }
+            // The connection is closed.
+            waiting(engine, 0.0).await;
+            let record = front.latest().await;
+            println!(
+                "{path}, stream {stream}: {} ({})",
+                record.state(),
+                record.reason()
+            );
+            assert_eq!(
+                record.at("/governance/outcome/code"),
+                "client_closed",
+                "{path}, stream {stream}"
+            );
+            assert_ne!(record.state(), "committed", "{path}, stream {stream}");
+            assert_eq!(
+                record.charged(),
+                Tokens::default(),
+                "{path}, stream {stream}"
+            );
+            drop(others);
+            engines.idle().await;
+        }
+    }
+    front.stop();
+}
+
+/// Waits until so many requests wait in an engine that runs as many as it can.
+async fn waiting(engine: &Engine, count: f64) {
+    until("requests wait behind others", async || {
+        let page = engine.metrics().await?;
+        let waiting = page.sum("vllm:num_requests_waiting") == count;
+        let full = page.sum("vllm:num_requests_running") == 4.0;
+        (waiting && full).then_some(())
+    })
+    .await;
+}
