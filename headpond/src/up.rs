@@ -40,7 +40,6 @@ struct Stack {
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     let shutdown = Shutdown::listen()?;
-    let shutdown = Shutdown::listen()?;
     let data = DataDir::open(options.data_dir.as_deref())?;
     let Settled {
         checked,

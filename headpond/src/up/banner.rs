@@ -51,7 +51,7 @@ fn text(ready: &Ready, simulated: usize, data: &DataDir, kept: bool) -> String {
     }
     lines.push(format!("\nThen:\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {}", data.file("admin.token").display()));
     if let (true, Some(endpoint)) = (simulated > 0, ready.endpoints.first()) {
-        lines.push(format!("\nBreak something:\n  curl -X POST {endpoint}/sim/fault -d '{{\"fault\":\"hang-before-first-token\"}}'\n  curl -X POST {endpoint}/sim/fault -d '{{\"clear\":true}}'"));
+        lines.push(format!("\nBreak something:\n  curl -X POST {endpoint}/sim/fault -d '{{\"fault\":\"hang-before-first-token\"}}'\n  curl -X POST {endpoint}/sim/fault -d '{{\"fault\":\"clear\"}}'"));
     }
     lines.join("\n")
 }
