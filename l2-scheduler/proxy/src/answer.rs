@@ -48,6 +48,7 @@ pub(crate) enum Code {
     UpstreamTimeout,
     ContextInvalid,
     InvalidRequest,
+    RequestTimeout,
     InvalidJson,
     DuplicateKey,
     RequestTooLarge,
@@ -67,6 +68,7 @@ impl Code {
             Self::UpstreamTimeout => "upstream_timeout",
             Self::ContextInvalid => "context_invalid",
             Self::InvalidRequest => "invalid_request",
+            Self::RequestTimeout => "request_timeout",
             Self::InvalidJson => "invalid_json",
             Self::DuplicateKey => "duplicate_key",
             Self::RequestTooLarge => "request_too_large",
@@ -86,6 +88,7 @@ impl Code {
             Self::InvalidRequest | Self::InvalidJson | Self::DuplicateKey => {
                 StatusCode::BAD_REQUEST
             }
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::RequestTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotFound | Self::ModelNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use governance_context::{AttemptId, CacheDomain, Context, Work, names};
+use governance_context::{AttemptId, CacheDomain, Context, names};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use inference_wire::json::JsonError;
 use inference_wire::route::Route;
@@ -45,8 +45,6 @@ pub(crate) struct Call {
     cache_domain: CacheDomain,
     outbound: Outbound,
     journey: Option<Box<Journey>>,
-    /// The most that any attempt so far may have computed.
-    work: Work,
 }
 
 /// An engine has begun to answer: no other will be asked.
@@ -87,7 +85,6 @@ impl Call {
             },
             route,
             journey: Some(Box::new(journey)),
-            work: Work::None,
             shared: Arc::clone(shared),
         })
     }
@@ -97,8 +94,9 @@ impl Call {
         match self.ask_around().await {
             Ok(response) => response,
             Err((outcome, problem)) => {
-                self.journey_mut().over(outcome, Some(problem.code));
-                problem.with_work(self.work).into_response()
+                let journey = self.journey_mut();
+                journey.over(outcome, Some(problem.code));
+                problem.with_work(journey.work()).into_response()
             }
         }
     }
@@ -120,9 +118,7 @@ impl Call {
                 Err(failure) => failure,
             };
             tries += 1;
-            self.work = self.work.max(failure.work);
-            self.journey_mut()
-                .attempt_ended(failure.end, Some(failure.cause));
+            self.journey_mut().attempt_failed(&failure);
             if tries >= self.shared.config.attempts || !failure.retriable {
                 return Err(("failed", failure.problem()));
             }
@@ -177,7 +173,10 @@ impl Call {
                 Relay::stream(frames, watch, body, journey)
             }
             Opened::Whole { verdict, body } => {
-                journey.touch();
+                match verdict {
+                    Verdict::Success => journey.whole_answer(),
+                    Verdict::Rejected => journey.rejected(),
+                }
                 Relay::whole(self.route.clone(), verdict, body, journey)
             }
         };
@@ -210,9 +209,10 @@ impl Call {
         };
         let mut response = head(status, answer.head.headers);
         if verdict == Verdict::Rejected {
+            let work = self.journey_mut().work().as_str();
             response
                 .headers_mut()
-                .insert(names::WORK, HeaderValue::from_static(self.work.as_str()));
+                .insert(names::WORK, HeaderValue::from_static(work));
         }
         let opened = Opened::Whole {
             verdict,
@@ -329,8 +329,10 @@ fn refused(refusal: &Refusal) -> Problem {
             ),
         ),
         RefusalKind::NoEndpoint(emptied_by) => (Code::NoEndpoint, emptied_by.reason().into()),
-        RefusalKind::ShuttingDown => (Code::ShuttingDown, "the scheduler is shutting down".into()),
-        RefusalKind::ClientClosed => (Code::QueueExpired, "the request was withdrawn".into()),
+        // Whoever withdrew its request does not wait for this; what still waits is withdrawn at the end of a drain.
+        RefusalKind::ShuttingDown | RefusalKind::ClientClosed => {
+            (Code::ShuttingDown, "the scheduler is shutting down".into())
+        }
     };
     let problem = Problem::new(code, message);
     match refusal.retry_after {

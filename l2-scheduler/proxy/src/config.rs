@@ -92,6 +92,10 @@ pub struct Timeouts {
     pub first_output: Duration,
     /// Between two pieces of an answer.
     pub silence: Duration,
+    /// The same, at an endpoint that leaves a probe unanswered.
+    pub hung_silence: Duration,
+    /// For the whole body of a request over HTTP.
+    pub body_read: Duration,
     /// Below this no silence counts as a hang.
     pub hang_floor: Duration,
 }

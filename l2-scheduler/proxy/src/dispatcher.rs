@@ -30,8 +30,6 @@ pub(crate) struct Dispatcher {
     next_key: AtomicU64,
     /// The timer must be set earlier.
     rearm: Notify,
-    /// The last attempt ended.
-    landed: Notify,
     probes: mpsc::Sender<EndpointId>,
 }
 
@@ -70,7 +68,6 @@ impl Dispatcher {
             origin: Instant::now(),
             next_key: AtomicU64::new(0),
             rearm: Notify::new(),
-            landed: Notify::new(),
             probes,
         });
         (dispatcher, wanted)
@@ -125,11 +122,6 @@ impl Dispatcher {
         self.lock().pool.snapshot(now)
     }
 
-    /// Attempts in flight.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.lock().flights.len()
-    }
-
     /// Tells the pool the time whenever it asked for it. Never returns.
     pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
@@ -149,8 +141,7 @@ impl Dispatcher {
 
     /// Cuts attempts whose limits have passed, a few times a second. Never returns.
     pub(crate) async fn keep_limits(self: Arc<Self>, first_output: Duration, silence: Duration) {
-        let ms = |limit: Duration| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-        let (first_output, silence) = (ms(first_output), ms(silence));
+        let (first_output, silence) = (millis(first_output), millis(silence));
         let period = Duration::from_millis((first_output.min(silence) / 4).clamp(5, 250));
         loop {
             tokio::time::sleep(period).await;
@@ -170,25 +161,38 @@ impl Dispatcher {
         }
     }
 
-    /// Waits until nothing is in flight.
-    pub(crate) async fn all_landed(&self) {
-        loop {
-            let landed = self.landed.notified();
-            if self.in_flight() == 0 {
-                return;
-            }
-            landed.await;
+    /// The endpoint left a probe unanswered: its streams that have been silent for as long are not coming back.
+    pub(crate) fn cut_silent(&self, endpoint: EndpointId, silence: Duration) {
+        let (now_ms, silence) = (self.now_ms(), millis(silence));
+        let silent: Vec<_> = self
+            .lock()
+            .flights
+            .values()
+            .filter(|flight| flight.endpoint() == endpoint && flight.is_silent(now_ms, silence))
+            .map(Arc::clone)
+            .collect();
+        for flight in silent {
+            flight.cut(Cut::Hung);
         }
     }
 
-    /// Ends everything that is in flight; how many attempts that is.
-    pub(crate) fn cut_all(&self) -> usize {
-        let flights: Vec<_> = self.lock().flights.values().map(Arc::clone).collect();
-        let cut = flights.len();
-        for flight in flights {
+    /// Ends everything that waits or is in flight; how many calls that is.
+    pub(crate) fn cut_all(self: &Arc<Self>) -> usize {
+        let now = self.now();
+        let mut state = self.lock();
+        let flights: Vec<_> = state.flights.values().map(Arc::clone).collect();
+        let mut waiting: Vec<_> = state.waiting.keys().copied().collect();
+        waiting.sort_unstable();
+        for key in &waiting {
+            state.pool.handle(now, Input::Cancel(*key));
+        }
+        let outbox = self.collect(&mut state, now, None);
+        drop(state);
+        self.deliver(outbox);
+        for flight in &flights {
             flight.cut(Cut::Shutdown);
         }
-        cut
+        flights.len() + waiting.len()
     }
 
     fn tick(self: &Arc<Self>) -> Option<Timestamp> {
@@ -212,13 +216,9 @@ impl Dispatcher {
         let now = self.now();
         let mut state = self.lock();
         state.flights.remove(&booking);
-        let last = state.flights.is_empty();
         state.pool.handle(now, Input::Finished { booking, end });
         let outbox = self.collect(&mut state, now, None);
         drop(state);
-        if last {
-            self.landed.notify_waiters();
-        }
         self.deliver(outbox);
     }
 
@@ -249,7 +249,7 @@ impl Dispatcher {
                     endpoint,
                     decision,
                 } => {
-                    let flight = Arc::new(Flight::new(now.0 / 1_000_000));
+                    let flight = Arc::new(Flight::new(endpoint, now.0 / 1_000_000));
                     state.flights.insert(booking, Arc::clone(&flight));
                     let booking =
                         Booking::new(Arc::clone(self), booking, endpoint, decision, flight);
@@ -300,6 +300,10 @@ impl Dispatcher {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("the pool does not panic")
     }
+}
+
+fn millis(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A hundred years: later than any timer, and within what an `Instant` can hold.

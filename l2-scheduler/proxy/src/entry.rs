@@ -1,14 +1,17 @@
 //! The HTTP entry of `headpond schedule`: reads the request, asks [`trust`](crate::trust) who it is from, and calls.
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Request, Response, StatusCode, header};
+use governance_context::Context;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::answer::{Code, Problem};
 use crate::body::Body;
+use crate::config::Config;
 use crate::proxy::SchedulerProxy;
+use crate::trust::Expected;
 
 /// A body grows to its size; what is only announced is not believed beyond this.
 const BELIEVED_BYTES: usize = 1 << 20;
@@ -30,26 +33,59 @@ impl SchedulerProxy {
             _ => {}
         }
         let (head, body) = request.into_parts();
-        let body = match read(body, self.body_limit()).await {
-            Ok(body) => body,
-            Err(Unread::TooLarge) => {
-                let message = format!("the body is larger than {} bytes", self.body_limit());
-                return self.refuse(Problem::new(Code::RequestTooLarge, message));
-            }
-            Err(Unread::Broken) => {
-                return self.refuse(Problem::new(Code::InvalidRequest, "the body ended early"));
-            }
-        };
-        match self.context(&head.headers, &body) {
-            Ok(context) => self.call(context, Request::from_parts(head, body)).await,
+        match self.admitted(&head.headers, body).await {
+            Ok((context, body)) => self.call(context, Request::from_parts(head, body)).await,
             Err(problem) => self.refuse(problem),
         }
     }
+
+    async fn admitted(
+        &self,
+        headers: &HeaderMap,
+        body: Incoming,
+    ) -> Result<(Context, Bytes), Problem> {
+        self.judge_head(headers, expected(&body))?;
+        let config = self.config();
+        let body = tokio::time::timeout(config.timeouts.body_read, read(body, config.body_limit))
+            .await
+            .unwrap_or(Err(Unread::Late))
+            .map_err(|unread| unread.problem(config))?;
+        Ok((self.context(headers, &body)?, body))
+    }
 }
 
+/// Why there is no body.
 enum Unread {
     TooLarge,
     Broken,
+    Late,
+}
+
+impl Unread {
+    fn problem(&self, config: &Config) -> Problem {
+        let (code, message) = match self {
+            Self::TooLarge => (
+                Code::RequestTooLarge,
+                format!("the body is larger than {} bytes", config.body_limit),
+            ),
+            Self::Broken => (Code::InvalidRequest, "the body ended early".to_owned()),
+            Self::Late => (
+                Code::RequestTimeout,
+                format!(
+                    "the body was not complete within {} ms",
+                    config.timeouts.body_read.as_millis()
+                ),
+            ),
+        };
+        Problem::new(code, message)
+    }
+}
+
+fn expected(body: &Incoming) -> Expected {
+    match body.size_hint().upper() {
+        Some(bytes) if bytes <= BELIEVED_BYTES as u64 => Expected::Little,
+        Some(_) | None => Expected::Much,
+    }
 }
 
 async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Unread> {

@@ -4,6 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use scheduler_core::EndpointId;
+
 /// Why an attempt is ended from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
@@ -22,20 +24,32 @@ pub(crate) enum Cut {
 pub(crate) struct Flight {
     /// 0 while it flies, else a [`Cut`].
     cut: AtomicU8,
-    /// Milliseconds on the proxy's clock when something last arrived.
+    endpoint: EndpointId,
+    /// An [`Awaits`]. Written by whoever polls the attempt, read by the timers.
+    awaits: AtomicU8,
+    /// Milliseconds on the proxy's clock since when the engine is silent.
     touched: AtomicU64,
-    /// 0 before the first output, 1 after.
-    output: AtomicU8,
     /// Whoever polls the attempt. Locked for a store or a wake.
     waker: Mutex<Option<Waker>>,
 }
 
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    FirstOutput,
+    /// More from the engine.
+    Engine,
+    /// The reader, who has been handed something and has not asked for more: the engine is not to blame.
+    Reader,
+}
+
 impl Flight {
-    pub(crate) fn new(now_ms: u64) -> Self {
+    pub(crate) fn new(endpoint: EndpointId, now_ms: u64) -> Self {
         Self {
             cut: AtomicU8::new(0),
+            endpoint,
+            awaits: AtomicU8::new(Awaits::FirstOutput as u8),
             touched: AtomicU64::new(now_ms),
-            output: AtomicU8::new(0),
             waker: Mutex::new(None),
         }
     }
@@ -68,10 +82,32 @@ impl Flight {
         self.was_cut().map_or(Poll::Pending, Poll::Ready)
     }
 
+    pub(crate) fn endpoint(&self) -> EndpointId {
+        self.endpoint
+    }
+
     /// Output arrived.
     pub(crate) fn touch(&self, now_ms: u64) {
         self.touched.store(now_ms, Ordering::Relaxed);
-        self.output.store(1, Ordering::Relaxed);
+        self.awaits.store(Awaits::Engine as u8, Ordering::Release);
+    }
+
+    /// The reader has been handed a piece.
+    pub(crate) fn handed_over(&self) {
+        self.awaits.store(Awaits::Reader as u8, Ordering::Release);
+    }
+
+    /// The reader asks for more than there is. What it took to come back is not the engine's silence.
+    pub(crate) fn reader_waits(&self, now_ms: impl FnOnce() -> u64) {
+        if self.awaits.load(Ordering::Relaxed) == Awaits::Reader as u8 {
+            self.touch(now_ms());
+        }
+    }
+
+    /// Whether the engine has been silent for this long in the middle of an answer.
+    pub(crate) fn is_silent(&self, now_ms: u64, for_ms: u64) -> bool {
+        self.awaits.load(Ordering::Acquire) == Awaits::Engine as u8
+            && now_ms.saturating_sub(self.touched.load(Ordering::Relaxed)) > for_ms
     }
 
     /// Whether a limit has passed: before the first output, or between two pieces of it.
@@ -81,11 +117,12 @@ impl Flight {
         first_output_ms: u64,
         silence_ms: u64,
     ) -> Option<Cut> {
-        let silent = now_ms.saturating_sub(self.touched.load(Ordering::Relaxed));
-        match self.output.load(Ordering::Relaxed) {
-            0 => (silent > first_output_ms).then_some(Cut::Late),
-            _ => (silent > silence_ms).then_some(Cut::Silent),
+        if self.is_silent(now_ms, silence_ms) {
+            return Some(Cut::Silent);
         }
+        let waited = now_ms.saturating_sub(self.touched.load(Ordering::Relaxed));
+        let before_output = self.awaits.load(Ordering::Relaxed) == Awaits::FirstOutput as u8;
+        (before_output && waited > first_output_ms).then_some(Cut::Late)
     }
 
     fn was_cut(&self) -> Option<Cut> {
@@ -144,7 +181,7 @@ mod tests {
         let woken = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
-        let flight = Flight::new(0);
+        let flight = Flight::new(EndpointId(0), 0);
         assert_eq!(flight.poll_cut(&mut context), Poll::Pending);
         flight.cut(Cut::Hung);
         flight.cut(Cut::Shutdown);
@@ -160,12 +197,24 @@ mod tests {
             (Some(50), 60, None),
             (Some(50), 61, Some(Cut::Silent)),
         ] {
-            let flight = Flight::new(0);
+            let flight = Flight::new(EndpointId(0), 0);
             if let Some(at) = output_at {
                 flight.touch(at);
             }
             let cut = flight.overdue(now, 100, 10);
             assert_eq!(cut, expected, "output {output_at:?}, now {now}");
         }
+    }
+
+    #[test]
+    fn a_reader_that_takes_its_time_is_not_the_engines_silence() {
+        let flight = Flight::new(EndpointId(0), 0);
+        flight.touch(50);
+        flight.handed_over();
+        assert_eq!(flight.overdue(1_000, 100, 10), None);
+        flight.reader_waits(|| 1_000);
+        assert_eq!(flight.overdue(1_010, 100, 10), None);
+        flight.reader_waits(|| 1_010);
+        assert_eq!(flight.overdue(1_011, 100, 10), Some(Cut::Silent));
     }
 }

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use governance_context::Context;
+use governance_context::{AttemptId, Context, Work};
 use inference_wire::route::Route;
 use inference_wire::usage::Usage;
 use scheduler_core::{AttemptEnd, Timestamp};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::answer::Code;
 use crate::dispatcher::Booking;
 use crate::facts::Facts;
+use crate::failure::Failure;
 use crate::flight::Cut;
 use crate::proxy::Shared;
 use crate::records::{AttemptRecord, Measured, Record};
@@ -20,9 +22,13 @@ use crate::records::{AttemptRecord, Measured, Record};
 pub(crate) struct Journey {
     shared: Arc<Shared>,
     arrived: Timestamp,
-    streaming: bool,
+    id: AttemptId,
+    /// The most that engines may have computed so far.
+    work: Work,
     attempt: Option<Attempt>,
     record: Option<Record>,
+    /// A drain waits for it.
+    open: Option<TaskTrackerToken>,
 }
 
 /// One dispatch of the call.
@@ -60,12 +66,15 @@ impl Journey {
             reason: None,
             duration_ms: 0.0,
         };
+        shared.records.begin(context.attempt);
         Self {
             arrived: shared.dispatcher.now(),
-            shared,
-            streaming: facts.stream,
+            id: context.attempt,
+            work: Work::None,
             attempt: None,
             record: Some(record),
+            open: Some(shared.calls.token()),
+            shared,
         }
     }
 
@@ -78,6 +87,7 @@ impl Journey {
         let now = self.shared.dispatcher.now();
         let queue = now.since(asked);
         self.shared.metrics.waited(queue);
+        self.shared.records.note_work(self.id, Work::Prefill);
         self.attempt = Some(Attempt {
             booking,
             dispatched: now,
@@ -85,6 +95,10 @@ impl Journey {
             measured: Measured::default(),
             status: None,
         });
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        self.work
     }
 
     /// Time the current attempt waited for its turn.
@@ -114,6 +128,26 @@ impl Journey {
         now_ms
     }
 
+    /// The reader has been handed a piece of the answer.
+    pub(crate) fn handed_over(&self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.booking.flight.handed_over();
+        }
+    }
+
+    /// The reader asks for more than the engine has sent.
+    pub(crate) fn reader_waits(&self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.booking.flight.reader_waits(|| self.now_ms());
+        }
+    }
+
+    /// The engine refused the request.
+    pub(crate) fn rejected(&mut self) {
+        self.touch();
+        self.shared.records.note_work(self.id, self.work);
+    }
+
     /// The engine answered with this status.
     pub(crate) fn status(&mut self, status: http::StatusCode) {
         if let Some(attempt) = &mut self.attempt {
@@ -121,17 +155,23 @@ impl Journey {
         }
     }
 
-    /// The first output is here.
+    /// The first output of a streamed answer is here.
     pub(crate) fn first_output(&mut self) {
-        self.touch();
+        self.generated();
         let now = self.shared.dispatcher.now();
-        let Some(attempt) = &mut self.attempt else {
-            return;
-        };
-        if self.streaming {
+        if let Some(attempt) = &mut self.attempt {
             attempt.measured.ttft_ms = Some(ms(now.since(attempt.dispatched)));
             attempt.booking.first_token();
             self.shared.metrics.first_token(now.since(self.arrived));
+        }
+    }
+
+    /// The head of a whole answer is here: an engine sends it when everything has been computed.
+    pub(crate) fn whole_answer(&mut self) {
+        self.generated();
+        let now = self.shared.dispatcher.now();
+        if let Some(attempt) = &mut self.attempt {
+            attempt.measured.whole_answer_ms = Some(ms(now.since(attempt.dispatched)));
         }
     }
 
@@ -148,6 +188,14 @@ impl Journey {
             attempt.measured.cached_tokens = usage.and_then(|usage| usage.cached_tokens);
             attempt.measured.output_tokens = output_tokens;
         }
+    }
+
+    /// The attempt failed before any answer; another may follow.
+    pub(crate) fn attempt_failed(&mut self, failure: &Failure) {
+        self.attempt_ended(failure.end, Some(failure.cause));
+        self.work = self.work.max(failure.work);
+        // Less than was assumed when it was dispatched, if the engine was never reached.
+        self.shared.records.note_work(self.id, self.work);
     }
 
     /// The attempt is over; its place is given back.
@@ -193,6 +241,13 @@ impl Journey {
             self.shared.metrics.request(outcome);
             self.shared.records.push(record);
         }
+        self.open = None;
+    }
+
+    fn generated(&mut self) {
+        self.touch();
+        self.work = Work::Partial;
+        self.shared.records.note_work(self.id, Work::Partial);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The engines' list of models, from the endpoint with the least to do.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
@@ -15,6 +16,8 @@ use crate::upstream::Outbound;
 
 /// A longer list is refused.
 const LIST_BYTES: usize = 4 << 20;
+/// Nothing has to be computed for it; an engine that takes longer is passed over.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers `GET /v1/models`, and with an id `GET /v1/models/{id}`.
 pub(crate) async fn answer(shared: &Arc<Shared>, id: Option<&str>) -> Response<Body> {
@@ -35,8 +38,8 @@ async fn list(shared: &Arc<Shared>) -> Result<Bytes, Problem> {
         return Err(Problem::new(Code::NoEndpoint, "no endpoint is ready"));
     }
     for endpoint in endpoints.iter().take(shared.config.attempts as usize) {
-        let limit = shared.config.timeouts.first_output;
-        if let Ok(Some(list)) = tokio::time::timeout(limit, fetch(shared, endpoint)).await {
+        let fetched = tokio::time::timeout(LIST_TIMEOUT, fetch(shared, endpoint));
+        if let Ok(Some(list)) = fetched.await {
             return Ok(list);
         }
     }

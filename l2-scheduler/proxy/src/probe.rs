@@ -26,6 +26,7 @@ pub(crate) async fn run(
     endpoints: Arc<[Endpoint]>,
     metrics: Arc<Metrics>,
     mut wanted: mpsc::Receiver<scheduler_core::EndpointId>,
+    hung_silence: Duration,
     tasks: TaskTracker,
 ) {
     while let Some(id) = wanted.recv().await {
@@ -34,11 +35,13 @@ pub(crate) async fn run(
         let endpoints = Arc::clone(&endpoints);
         tasks.spawn(async move {
             let endpoint = &endpoints[id.0 as usize];
-            let ok = tokio::time::timeout(PROBE_TIMEOUT, answers(endpoint)).await;
-            dispatcher.feed(Input::Probed {
-                endpoint: id,
-                ok: ok.unwrap_or(false),
-            });
+            let ok = tokio::time::timeout(PROBE_TIMEOUT, answers(endpoint))
+                .await
+                .unwrap_or(false);
+            dispatcher.feed(Input::Probed { endpoint: id, ok });
+            if !ok {
+                dispatcher.cut_silent(id, hung_silence);
+            }
         });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine_telemetry::{Scraper, Target};
-use governance_context::{Context, RequestId, Verifier};
+use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use inference_wire::route::{Route, route};
 use scheduler_core::{
@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 use crate::models;
 use crate::probe;
 use crate::records::Records;
-use crate::trust::{Rejection, Trust};
+use crate::trust::{Expected, Rejection, Trust};
 use crate::upstream::{ConnectionLimits, Upstream};
 
 /// After the drain limit, time for cut answers to say so.
@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     trust: Trust,
     scraper: Scraper,
     draining: AtomicBool,
+    /// Calls not yet over, waiting ones included.
+    pub(crate) calls: TaskTracker,
     _stop: DropGuard,
 }
 
@@ -93,6 +95,7 @@ impl SchedulerProxy {
             Arc::clone(&endpoints),
             Arc::clone(&metrics),
             wanted,
+            timeouts.hung_silence,
             tasks.clone(),
         )));
         let scraper = scrape(&config, &dispatcher, &metrics, &tasks);
@@ -106,6 +109,7 @@ impl SchedulerProxy {
             metrics,
             scraper,
             draining: AtomicBool::new(false),
+            calls: TaskTracker::new(),
             _stop: stop.drop_guard(),
         }))
     }
@@ -140,6 +144,12 @@ impl SchedulerProxy {
         self.0.records.json(id)
     }
 
+    /// What the engines may have computed for an attempt, open or ended; `None` if it is not remembered. An attempt that
+    /// is cancelled while it waits here has computed nothing.
+    pub fn work_done(&self, attempt: &AttemptId) -> Option<Work> {
+        self.0.records.work(attempt)
+    }
+
     /// The state of the pool.
     pub fn snapshot(&self) -> PoolSnapshot {
         self.0.dispatcher.snapshot()
@@ -165,7 +175,8 @@ impl SchedulerProxy {
     pub async fn drain(&self, limit: Duration) -> usize {
         self.0.draining.store(true, Ordering::Relaxed);
         self.0.dispatcher.feed(Input::Drain);
-        if tokio::time::timeout(limit, self.0.dispatcher.all_landed())
+        self.0.calls.close();
+        if tokio::time::timeout(limit, self.0.calls.wait())
             .await
             .is_ok()
         {
@@ -173,22 +184,32 @@ impl SchedulerProxy {
         }
         let cut = self.0.dispatcher.cut_all();
         // Whoever does not read its last words has left.
-        let _ = tokio::time::timeout(LAST_WORDS, self.0.dispatcher.all_landed()).await;
+        let _ = tokio::time::timeout(LAST_WORDS, self.0.calls.wait()).await;
         cut
     }
 
-    pub(crate) fn body_limit(&self) -> usize {
-        self.0.config.body_limit
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// What can be judged of a request over HTTP before its body has been read.
+    pub(crate) fn judge_head(&self, headers: &HeaderMap, body: Expected) -> Result<(), Problem> {
+        self.0
+            .trust
+            .judge_head(headers, body)
+            .map_err(|rejection| self.reject(&rejection))
     }
 
     pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Problem> {
         self.0
             .trust
             .context(headers, body)
-            .map_err(|rejection: Rejection| {
-                self.0.metrics.context_refused(rejection.reason());
-                rejection.problem()
-            })
+            .map_err(|rejection| self.reject(&rejection))
+    }
+
+    fn reject(&self, rejection: &Rejection) -> Problem {
+        self.0.metrics.context_refused(rejection.reason());
+        rejection.problem()
     }
 
     fn refuse_method(&self, route: &Route) -> Response<Body> {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use governance_context::{AttemptId, FairnessId, RequestId, TenantId};
+use governance_context::{AttemptId, FairnessId, RequestId, TenantId, Work};
 use scheduler_core::Decision;
 use serde::Serialize;
 
@@ -53,17 +53,24 @@ pub(crate) struct AttemptRecord {
 /// What an attempt turned out to be. Absent: not reported, or it never came to that.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub(crate) struct Measured {
-    /// From dispatch to the first output.
+    /// From dispatch to the first output of a streamed answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ttft_ms: Option<f64>,
+    /// From dispatch to the head of an answer that is not streamed, which follows its last token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) whole_answer_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cached_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) output_tokens: Option<u64>,
 }
 
-/// The last calls, oldest first.
+/// The last calls, and what each attempt may have computed, from its beginning on.
 pub(crate) struct Records {
     capacity: usize,
-    /// Locked once at the end of a call and by readers of the admin API.
+    /// Locked for a look-up a few times in a call, and by readers of the admin API.
     ring: Mutex<Ring>,
 }
 
@@ -71,9 +78,12 @@ pub(crate) struct Records {
 struct Ring {
     /// Number of the record at the front.
     first: u64,
+    /// Oldest first.
     records: VecDeque<Record>,
     /// Numbers of the records of each request; L1 may call more than once for one.
     of: HashMap<RequestId, Vec<u64>>,
+    /// Of every call that is open or has a record.
+    work: HashMap<AttemptId, Work>,
 }
 
 impl Records {
@@ -84,7 +94,24 @@ impl Records {
         }
     }
 
-    /// Keeps a record; the oldest makes room.
+    /// A call begins.
+    pub(crate) fn begin(&self, attempt: AttemptId) {
+        self.lock().work.insert(attempt, Work::None);
+    }
+
+    /// What its engines may have computed.
+    pub(crate) fn note_work(&self, attempt: AttemptId, work: Work) {
+        if let Some(noted) = self.lock().work.get_mut(&attempt) {
+            *noted = work;
+        }
+    }
+
+    /// What the engines of a call may have computed, if it is open or remembered.
+    pub(crate) fn work(&self, attempt: &AttemptId) -> Option<Work> {
+        self.lock().work.get(attempt).copied()
+    }
+
+    /// Keeps the record of a call that has ended; the oldest makes room.
     pub(crate) fn push(&self, record: Record) {
         // Freed after the lock is released.
         let _oldest = self.lock().push(record, self.capacity);
@@ -122,6 +149,7 @@ impl Ring {
 
     fn pop(&mut self) -> Option<Record> {
         let oldest = self.records.pop_front()?;
+        self.work.remove(&oldest.attempt);
         if let Some(numbers) = self.of.get_mut(&oldest.id) {
             numbers.retain(|number| *number != self.first);
             if numbers.is_empty() {

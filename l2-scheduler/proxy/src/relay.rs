@@ -112,6 +112,7 @@ impl Relay {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
+                self.journey.handed_over();
                 return Poll::Ready(Some(Ok(bytes)));
             }
             let body = match &mut self.upstream {
@@ -128,7 +129,10 @@ impl Relay {
                 Poll::Ready(None) => self.ended(),
                 Poll::Pending => match self.journey.poll_cut(context) {
                     Poll::Ready(cut) => self.broken(Failure::from_cut(cut)),
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        self.journey.reader_waits();
+                        return Poll::Pending;
+                    }
                 },
             }
         }

@@ -37,6 +37,14 @@ pub(crate) enum Rejection {
     Duplicate(String),
 }
 
+/// How much body is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expected {
+    Little,
+    /// Much, or nobody says.
+    Much,
+}
+
 impl Trust {
     pub(crate) fn new(pool: PoolName, untrusted: Untrusted, ttl_ms: u64) -> Self {
         Self {
@@ -51,35 +59,55 @@ impl Trust {
         self.verifier.store(Some(verifier.into()));
     }
 
-    /// The context of a request, before anything else of it is believed.
-    pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Rejection> {
+    /// Refuses before the body is read: memory is for those who are let in. A signature is checked twice only where a
+    /// large body could follow it.
+    pub(crate) fn judge_head(&self, headers: &HeaderMap, body: Expected) -> Result<(), Rejection> {
         if let Some(name) = duplicate_reserved(headers) {
             return Err(Rejection::Duplicate(name));
         }
-        match headers.get(names::CONTEXT) {
-            Some(token) => {
-                let token = token
-                    .to_str()
-                    .map_err(|_| Rejection::Context(Refusal::Malformed))?;
-                self.verify(token, body).map_err(Rejection::Context)
-            }
-            None => match self.untrusted {
-                Untrusted::Refuse => Err(Rejection::NoContext),
-                Untrusted::Lowest => Ok(self.fresh_anonymous()),
-            },
+        match (self.token(headers)?, body) {
+            (Some(token), Expected::Much) => self
+                .verify(token, unix_s(), None)
+                .map(drop)
+                .map_err(Rejection::Context),
+            (Some(_), Expected::Little) | (None, _) => Ok(()),
         }
     }
 
-    fn verify(&self, token: &str, body: &[u8]) -> Result<Context, Refusal> {
-        let verifier = self.verifier.load();
-        let verifier = verifier.as_ref().ok_or(Refusal::UnknownKey)?;
-        let now = unix_ms() / 1000;
-        let context = verifier.verify(token, now, Some(body))?;
+    /// The context of a request whose head has been judged.
+    pub(crate) fn context(&self, headers: &HeaderMap, body: &[u8]) -> Result<Context, Rejection> {
+        match self.token(headers)? {
+            Some(token) => self.enter(token, body).map_err(Rejection::Context),
+            None => Ok(self.fresh_anonymous()),
+        }
+    }
+
+    /// The token, or `None` where that is allowed.
+    fn token<'a>(&self, headers: &'a HeaderMap) -> Result<Option<&'a str>, Rejection> {
+        match (headers.get(names::CONTEXT), self.untrusted) {
+            (Some(token), _) => token
+                .to_str()
+                .map(Some)
+                .map_err(|_| Rejection::Context(Refusal::Malformed)),
+            (None, Untrusted::Refuse) => Err(Rejection::NoContext),
+            (None, Untrusted::Lowest) => Ok(None),
+        }
+    }
+
+    fn enter(&self, token: &str, body: &[u8]) -> Result<Context, Refusal> {
+        let now = unix_s();
+        let context = self.verify(token, now, Some(body))?;
         self.replay
             .lock()
             .expect("no panic happens under this lock")
             .enter(context.attempt, now)?;
         Ok(context)
+    }
+
+    fn verify(&self, token: &str, now: u64, body: Option<&[u8]>) -> Result<Context, Refusal> {
+        let verifier = self.verifier.load();
+        let verifier = verifier.as_ref().ok_or(Refusal::UnknownKey)?;
+        verifier.verify(token, now, body)
     }
 
     fn fresh_anonymous(&self) -> Context {
@@ -152,6 +180,10 @@ fn anonymous(pool: PoolName, ttl_ms: u64) -> Context {
         cache_domain: CacheDomain::new("anonymous").expect("a valid name"),
         policy_version: PolicyVersion::new("none").expect("a valid name"),
     }
+}
+
+fn unix_s() -> u64 {
+    unix_ms() / 1000
 }
 
 fn unix_ms() -> u64 {

@@ -129,6 +129,7 @@ impl Upstream {
         outbound: &Outbound,
     ) -> Result<Answer, SendError> {
         let mut request = outbound.to(&self.origin).map_err(SendError::Unsendable)?;
+        let mut swallowed = None;
         while let Some(mut wire) = self.take_idle() {
             match wire.send(request).await {
                 Ok(response) => return Ok(self.answer(response, wire)),
@@ -139,13 +140,18 @@ impl Upstream {
                     // One new connection decides whether the engine is there.
                     None if ended_unanswered(failed.error()) => {
                         request = outbound.to(&self.origin).map_err(SendError::Unsendable)?;
+                        swallowed = Some(failed.into_error());
                         break;
                     }
                     None => return Err(SendError::NoAnswer(failed.into_error())),
                 },
             }
         }
-        let mut wire = self.connect().await?;
+        let mut wire = self.connect().await.map_err(|error| match swallowed {
+            // It may have been at work when it ended.
+            Some(swallowed) => SendError::NoAnswer(swallowed),
+            None => error,
+        })?;
         let response = wire
             .send(request)
             .await

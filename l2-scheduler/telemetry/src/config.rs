@@ -2,16 +2,27 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `scrape:` of a configuration file. Every field may be left out.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct File {
-    interval_ms: Option<u64>,
-    idle_interval_ms: Option<u64>,
-    timeout_ms: Option<u64>,
-    max_page_bytes: Option<usize>,
+    interval_ms: u64,
+    idle_interval_ms: u64,
+    timeout_ms: u64,
+    max_page_bytes: u64,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            interval_ms: 100,
+            idle_interval_ms: 1_000,
+            timeout_ms: 1_000,
+            max_page_bytes: 4 << 20,
+        }
+    }
 }
 
 /// How to scrape. Holding one means it is valid.
@@ -38,14 +49,12 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// Fills in the defaults and checks the ranges.
+    /// Checks the ranges.
     pub fn check(file: &File) -> Result<Self, ConfigError> {
-        let interval = within("interval_ms", file.interval_ms.unwrap_or(100), 50, 1_000)?;
-        let idle = file.idle_interval_ms.unwrap_or(interval.max(1_000));
-        let idle = within("idle_interval_ms", idle, interval, 60_000)?;
-        let timeout = within("timeout_ms", file.timeout_ms.unwrap_or(1_000), 10, 60_000)?;
-        let bytes = file.max_page_bytes.unwrap_or(4 << 20) as u64;
-        let bytes = within("max_page_bytes", bytes, 4 << 10, 256 << 20)?;
+        let interval = within("interval_ms", file.interval_ms, 50, 1_000)?;
+        let idle = within("idle_interval_ms", file.idle_interval_ms, interval, 60_000)?;
+        let timeout = within("timeout_ms", file.timeout_ms, 10, 60_000)?;
+        let bytes = within("max_page_bytes", file.max_page_bytes, 4 << 10, 256 << 20)?;
         Ok(Self {
             interval: Duration::from_millis(interval),
             idle_interval: Duration::from_millis(idle),
@@ -94,35 +103,35 @@ mod tests {
         check(File::default(), "100ms 1s 1s");
         check(
             File {
-                interval_ms: Some(1_000),
+                interval_ms: 1_000,
                 ..File::default()
             },
             "1s 1s 1s",
         );
         check(
             File {
-                interval_ms: Some(49),
+                interval_ms: 49,
                 ..File::default()
             },
             "scrape.interval_ms: 49 is out of range, allowed are 50 to 1000",
         );
         check(
             File {
-                idle_interval_ms: Some(99),
+                idle_interval_ms: 99,
                 ..File::default()
             },
             "scrape.idle_interval_ms: 99 is out of range, allowed are 100 to 60000",
         );
         check(
             File {
-                timeout_ms: Some(0),
+                timeout_ms: 0,
                 ..File::default()
             },
             "scrape.timeout_ms: 0 is out of range, allowed are 10 to 60000",
         );
         check(
             File {
-                max_page_bytes: Some(0),
+                max_page_bytes: 0,
                 ..File::default()
             },
             "scrape.max_page_bytes: 0 is out of range, allowed are 4096 to 268435456",

@@ -19,7 +19,7 @@ pub struct File {
     endpoints: Vec<EndpointFile>,
     queue: QueueFile,
     room: u32,
-    scrape: ScrapeFile,
+    scrape: engine_telemetry::config::File,
     attempts: u32,
     timeouts: TimeoutsFile,
     untrusted: String,
@@ -53,20 +53,6 @@ struct QueueFile {
     no_endpoint_ttl_ms: u64,
 }
 
-/// The settings of the scraper, which checks them itself; absent means its own default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ScrapeFile {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interval_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idle_interval_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_page_bytes: Option<usize>,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(
@@ -78,6 +64,8 @@ struct TimeoutsFile {
     idle_connection_ms: u64,
     first_output_ms: u64,
     silence_ms: u64,
+    hung_silence_ms: u64,
+    body_read_ms: u64,
     hang_floor_ms: u64,
 }
 
@@ -97,7 +85,7 @@ impl Default for File {
             endpoints: Vec::new(),
             queue: QueueFile::default(),
             room: 64,
-            scrape: ScrapeFile::default(),
+            scrape: engine_telemetry::config::File::default(),
             attempts: 3,
             timeouts: TimeoutsFile::default(),
             untrusted: "refuse".to_owned(),
@@ -127,7 +115,10 @@ impl Default for TimeoutsFile {
             // vLLM closes after 5 s.
             idle_connection_ms: 4_000,
             first_output_ms: 1_800_000,
+            // A tool call may be collected for minutes before it is sent.
             silence_ms: 300_000,
+            hung_silence_ms: 30_000,
+            body_read_ms: 60_000,
             hang_floor_ms: 2_000,
         }
     }
@@ -144,11 +135,11 @@ impl Default for ProfileFile {
 }
 
 impl File {
-    /// A section with these endpoints, at `http://` addresses, and defaults for the rest.
+    /// A section with these endpoints and defaults for the rest.
     #[must_use]
-    pub fn with_endpoints<'a>(urls: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn with_endpoints(endpoints: impl IntoIterator<Item = EndpointFile>) -> Self {
         Self {
-            endpoints: urls.into_iter().map(EndpointFile::at).collect(),
+            endpoints: endpoints.into_iter().collect(),
             ..Self::default()
         }
     }
@@ -169,7 +160,7 @@ impl File {
             endpoints: endpoints(self.endpoints)?,
             queue: self.queue.check()?,
             room: within("room", self.room, 1, 100_000)?,
-            scrape: self.scrape.check()?,
+            scrape: scrape(&self.scrape)?,
             attempts: within("attempts", self.attempts, 1, 16)?,
             timeouts: self.timeouts.check()?,
             untrusted: match self.untrusted.as_str() {
@@ -195,6 +186,15 @@ impl EndpointFile {
             metrics_url: None,
             engine: auto(),
             models: Vec::new(),
+        }
+    }
+
+    /// The same endpoint, serving these models only; none: any.
+    #[must_use]
+    pub fn serving(self, models: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            models: models.into_iter().collect(),
+            ..self
         }
     }
 
@@ -263,18 +263,6 @@ impl QueueFile {
     }
 }
 
-impl ScrapeFile {
-    fn check(self) -> Result<engine_telemetry::config::Config, ConfigError> {
-        let file = serde_json::to_value(self).and_then(serde_json::from_value);
-        let file: engine_telemetry::config::File = file.expect("both have the same fields");
-        engine_telemetry::config::Config::check(&file).map_err(|error| {
-            let path = format!("scrape.{}", error.field);
-            let allowed = format!("a number from {} to {}", error.least, error.most);
-            refuse(path, error.value, allowed)
-        })
-    }
-}
-
 impl TimeoutsFile {
     fn check(&self) -> Result<Timeouts, ConfigError> {
         Ok(Timeouts {
@@ -287,6 +275,8 @@ impl TimeoutsFile {
             )?,
             first_output: millis("timeouts.first_output_ms", self.first_output_ms, 1, DAY_MS)?,
             silence: millis("timeouts.silence_ms", self.silence_ms, 1, DAY_MS)?,
+            hung_silence: millis("timeouts.hung_silence_ms", self.hung_silence_ms, 1, DAY_MS)?,
+            body_read: millis("timeouts.body_read_ms", self.body_read_ms, 1, 3_600_000)?,
             hang_floor: millis("timeouts.hang_floor_ms", self.hang_floor_ms, 1, 3_600_000)?,
         })
     }
@@ -310,6 +300,17 @@ impl ProfileFile {
             )?,
         })
     }
+}
+
+/// The scraper checks its own settings.
+fn scrape(
+    file: &engine_telemetry::config::File,
+) -> Result<engine_telemetry::config::Config, ConfigError> {
+    engine_telemetry::config::Config::check(file).map_err(|error| {
+        let path = format!("scrape.{}", error.field);
+        let allowed = format!("a number from {} to {}", error.least, error.most);
+        refuse(path, error.value, allowed)
+    })
 }
 
 /// An address without a path means `/metrics` there.

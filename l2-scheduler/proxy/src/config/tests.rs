@@ -243,6 +243,11 @@ fn what_is_written_is_read_again() {
     let shown = serde_json::to_value(&file).expect("plain data");
     let again: File = serde_json::from_value(shown).expect("a section");
     assert_eq!(again, file);
+    let defaults = serde_json::to_value(File::default()).expect("plain data");
+    assert_eq!(
+        defaults["scrape"]["interval_ms"], 100,
+        "defaults are written out"
+    );
     assert_eq!(Config::check(again), Config::check(file));
 }
 

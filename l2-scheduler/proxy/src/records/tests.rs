@@ -57,3 +57,20 @@ fn all_calls_of_a_request_are_told_until_the_ring_has_turned() {
         "nothing is kept of what has left the ring"
     );
 }
+
+#[test]
+fn work_is_known_while_a_call_is_open_and_as_long_as_its_record_is_kept() {
+    let records = Records::new(1);
+    let attempt = |n| AttemptId::new(0, [n; 10]);
+    assert_eq!(records.work(&attempt(1)), None);
+    records.begin(attempt(1));
+    records.begin(attempt(2));
+    records.note_work(attempt(2), Work::Prefill);
+    records.push(record(2, "client_closed"));
+    assert_eq!(records.work(&attempt(2)), Some(Work::Prefill));
+    records.push(record(3, "completed"));
+    assert_eq!(records.work(&attempt(2)), None, "it left the ring");
+    records.note_work(attempt(2), Work::None);
+    assert_eq!(records.work(&attempt(2)), None, "and does not come back");
+    assert_eq!(records.work(&attempt(1)), Some(Work::None), "still open");
+}

@@ -124,6 +124,27 @@ async fn nobody_there_is_a_failure_to_connect() {
     }
 }
 
+/// Whether the request was at work when the engine went cannot be known.
+#[tokio::test]
+async fn an_engine_that_takes_a_request_and_goes_is_no_failure_to_connect() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let tasks = TaskTracker::new();
+    tasks.spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        drop(listener);
+        let mut request = vec![0; 4096];
+        let _ = stream.read(&mut request).await;
+        let _ = stream.write_all(ANSWER.as_bytes()).await;
+        let _ = stream.read(&mut request).await;
+    });
+    let origin = Origin::parse(&format!("http://{address}")).expect("an address");
+    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 2));
+    finish(upstream.exchange(&get()).await.expect("an answer")).await;
+    let failed = upstream.exchange(&get()).await.err().expect("it has gone");
+    assert!(matches!(failed, SendError::NoAnswer(_)), "{failed}");
+}
+
 #[test]
 fn a_base_path_stands_before_the_requests_own() {
     for (url, uri, host) in [

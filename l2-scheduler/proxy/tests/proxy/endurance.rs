@@ -344,6 +344,39 @@ async fn draining_serves_what_is_accepted_and_cuts_what_outlasts_the_limit() {
 }
 
 #[tokio::test]
+async fn draining_waits_for_what_is_queued_and_refuses_it_at_the_limit() {
+    let engine = Stub::start(|n, request| {
+        if n == 0 {
+            Reply::Stream(vec![token("a"), Step::Hang])
+        } else {
+            either(request)
+        }
+    })
+    .await;
+    let proxy = proxy_with(&[&engine], json!({"room": 1}));
+    let mut first = proxy.call(context(1), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let drained = async {
+        until("one waits", || proxy.snapshot().queue_length == 1).await;
+        drop(first);
+        proxy.drain(crate::rig::LIMIT).await
+    };
+    let (second, cut) = tokio::join!(ask(&proxy, 2, chat_request()), drained);
+    assert_eq!((second.status.as_u16(), cut), (200, 0));
+
+    let nowhere = proxy_with(&[], json!({"queue": {"no_endpoint_ttl_ms": 60_000}}));
+    let drained = async {
+        until("one waits", || nowhere.snapshot().queue_length == 1).await;
+        nowhere.drain(Duration::from_millis(1)).await
+    };
+    let (waited, cut) = tokio::join!(ask(&nowhere, 3, chat_request()), drained);
+    assert_eq!((waited.status.as_u16(), cut), (503, 1));
+    assert_eq!(waited.headers["x-headpond-reason"], "shutting_down");
+    assert_eq!(waited.headers["x-headpond-work"], "none");
+    assert_at_rest(&nowhere);
+}
+
+#[tokio::test]
 async fn what_has_no_room_waits_here_in_order() {
     let gate = Arc::new(Notify::new());
     let engine = {

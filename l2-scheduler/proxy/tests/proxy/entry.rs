@@ -217,6 +217,37 @@ async fn a_body_over_the_limit_is_refused() {
 }
 
 #[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let engine = Stub::start(|_, _| completion()).await;
+    let settings = json!({"timeouts": {"body_read_ms": 20}});
+    let (front, proxy) = front(&engine, settings).await;
+    let token = signer().sign(&context(1), now(), Some(b"{}"));
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\n";
+    let (little, much) = ("content-length: 2\r\n", "content-length: 33554432\r\n");
+    let (good, bad) = (
+        format!("x-headpond-context: {token}\r\n"),
+        "x-headpond-context: a.b.c\r\n".to_owned(),
+    );
+    let none = String::new();
+    for (context, length, part, expected) in [
+        (&good, little, "{", ["HTTP/1.1 408 ", "request_timeout"]),
+        (&good, much, "{", ["HTTP/1.1 408 ", "request_timeout"]),
+        // Those who will not be let in are told before they have sent anything.
+        (&bad, much, "", ["HTTP/1.1 401 ", "context_invalid"]),
+        (&none, much, "", ["HTTP/1.1 401 ", "context_invalid"]),
+        (&none, little, "", ["HTTP/1.1 401 ", "context_invalid"]),
+    ] {
+        let request = format!("{head}{context}{length}\r\n{part}");
+        let answer = front.send(request.as_bytes()).await;
+        for text in expected {
+            assert!(answer.contains(text), "{request:?}: {answer}");
+        }
+    }
+    assert_eq!(engine.count(), 0);
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
 async fn what_is_not_served_is_refused_in_the_right_shape() {
     let engine = Stub::start(|_, _| completion()).await;
     let (front, _proxy) = front(&engine, json!({})).await;

@@ -4,9 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
+use tokio::sync::Notify;
 
-use crate::rig::{ask, ask_many, assert_at_rest, chat_request, metric, proxy_with, record, until};
-use crate::stub::{Reply, Step, Stub, either, token};
+use crate::rig::{
+    ask, ask_many, assert_at_rest, chat_request, context, frame, metric, proxy_with, read, record,
+    until,
+};
+use crate::stub::{Reply, Step, Stub, either, finish, json as answer_json, token};
 
 /// Scheduling case 29.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,6 +82,62 @@ async fn silence_after_output_ends_the_stream_with_an_error() {
         answer.text
     );
     assert_eq!(record(&proxy, 1)["attempts"][0]["cause"], "silent");
+    assert_at_rest(&proxy);
+}
+
+/// A lone silent stream may be collecting a tool call. An engine that does not answer a probe either is not.
+#[tokio::test]
+async fn a_stream_of_an_engine_that_answers_no_probe_ends_long_before_its_silence_would() {
+    let engine = Stub::start(|n, request| {
+        if !request.uri().path().ends_with("/chat/completions") {
+            answer_json(500, "{}")
+        } else if n == 0 {
+            Reply::Stream(vec![token("a"), Step::Hang])
+        } else {
+            Reply::Never
+        }
+    })
+    .await;
+    let proxy = proxy_with(
+        &[&engine],
+        json!({"timeouts": {"hung_silence_ms": 20, "hang_floor_ms": 20}}),
+    );
+    let mut first = proxy.call(context(1), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let (rest, second) = tokio::join!(frame(&mut first), ask(&proxy, 2, chat_request()));
+    assert!(
+        rest.expect("an error event").contains("upstream_timeout"),
+        "not only the silence limit of minutes ends it"
+    );
+    assert_eq!(second.status, 503, "{}", second.text);
+    assert_eq!(record(&proxy, 1)["attempts"][0]["cause"], "hung");
+    assert_at_rest(&proxy);
+}
+
+/// The second stream is the clock: when its silence has been noticed, the first has been left alone for as long.
+#[tokio::test]
+async fn a_reader_that_takes_its_time_is_not_taken_for_a_silent_engine() {
+    let gate = Arc::new(Notify::new());
+    let engine = {
+        let gate = Arc::clone(&gate);
+        Stub::start(move |n, _| {
+            let after = if n == 0 {
+                Step::Gate(Arc::clone(&gate))
+            } else {
+                Step::Hang
+            };
+            Reply::Stream(vec![token("a"), after, finish()])
+        })
+        .await
+    };
+    let proxy = proxy_with(&[&engine], json!({"timeouts": {"silence_ms": 50}}));
+    let mut slow = proxy.call(context(1), chat_request()).await;
+    assert!(frame(&mut slow).await.is_some());
+    let cut = ask(&proxy, 2, chat_request()).await;
+    assert!(cut.text.contains("upstream_timeout"), "{}", cut.text);
+    gate.notify_one();
+    assert!(read(slow).await.text.ends_with("[DONE]\n\n"));
+    assert_eq!(record(&proxy, 1)["outcome"], "completed");
     assert_at_rest(&proxy);
 }
 

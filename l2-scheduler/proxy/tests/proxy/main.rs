@@ -10,3 +10,4 @@ mod retries;
 mod rig;
 mod simulated;
 mod stub;
+mod work;

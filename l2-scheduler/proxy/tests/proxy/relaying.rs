@@ -201,7 +201,14 @@ async fn an_engine_that_ignores_stream_is_passed_on_as_it_answers() {
     let proxy = proxy(&[&engine]);
     let answer = ask(&proxy, 1, chat_request()).await;
     assert_eq!(answer.headers["content-type"], "application/json");
-    assert_eq!(record(&proxy, 1)["outcome"], "completed");
+    let record = record(&proxy, 1);
+    assert_eq!(record["outcome"], "completed");
+    let measured = &record["attempts"][0]["measured"];
+    assert!(measured["whole_answer_ms"].is_f64(), "{measured}");
+    assert!(
+        measured.get("ttft_ms").is_none(),
+        "no first token was seen: {measured}"
+    );
 }
 
 #[tokio::test]
