@@ -107,6 +107,14 @@ async fn usage_is_what_the_engine_says_it_computed() {
         assert!(records.iter().all(|r| r.outcome == Outcome::Finished));
         let generated: u32 = records.iter().map(|r| r.generated_tokens).sum();
         assert_eq!(usage["completion_tokens"], generated, "{id}");
+        // Two choices share their prompt, two prompts do not.
+        let prompts = if id == "chatcmpl-whole" {
+            &records[..1]
+        } else {
+            &records[..]
+        };
+        let prompt: u32 = prompts.iter().map(|r| r.prompt_tokens).sum();
+        assert_eq!(usage["prompt_tokens"], prompt, "{id}");
     }
     let truth = get(engine.addr(), "/sim/usage").await.json();
     assert_eq!(truth["totals"]["generated_tokens"], 7 * 2 + 9 * 2);
