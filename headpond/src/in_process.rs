@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use bytes::Bytes;
-use governance_context::Context;
+use governance_context::{AttemptId, Context, Work};
 use governance_proxy::{Scheduler, Unreachable};
 use http::{Request, Response};
 use scheduler_proxy::{Body, SchedulerProxy};
@@ -21,5 +21,9 @@ impl Scheduler for InProcess {
     ) -> impl Future<Output = Result<Response<Body>, Unreachable>> + Send {
         let (scheduler, context) = (self.0.clone(), context.clone());
         async move { Ok(scheduler.call(context, request).await) }
+    }
+
+    fn work_done(&self, attempt: &AttemptId) -> Option<Work> {
+        self.0.work_done(attempt)
     }
 }

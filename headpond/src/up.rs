@@ -10,7 +10,7 @@ use governance_proxy::config::SecretSource;
 use ledger_store::SqliteLedger;
 use loadgen::engine::{Fault, SimEngine};
 use scheduler_proxy::SchedulerProxy;
-use scheduler_proxy::config::Config as Endpoints;
+use scheduler_proxy::config::{Config as Endpoints, EndpointFile};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -174,20 +174,30 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
             "--endpoint"
         }
     );
+    let mut discovered: Vec<_> = options
+        .endpoint
+        .iter()
+        .map(|url| discover::Engine::unasked(url))
+        .collect();
     let file = match file {
         Some(file) => file,
         None if simulate => embedded::file(data, &[Served::simulated()])?,
-        None => embedded::file(data, &discover::models(&options.endpoint).await?)?,
+        None => {
+            discovered = discover::engines(&options.endpoint).await?;
+            embedded::file(data, &discover::models(&discovered))?
+        }
     };
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let mut checked = file.check()?;
+    one_pool(&checked)?;
     if let Some(policy) = &options.policy {
         checked.scheduling.policy = policy
             .parse()
             .map_err(|error| anyhow::anyhow!("--policy: {error}"))?;
     }
     if !options.endpoint.is_empty() {
-        checked.scheduling.endpoints = endpoints(&options.endpoint)?;
+        checked.scheduling.endpoints =
+            endpoints(discovered.iter().map(discover::Engine::endpoint))?;
     }
     let engines = if simulate {
         simulated(options, &mut checked).await?
@@ -200,6 +210,19 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         admin_listen,
         engines,
     })
+}
+
+/// One process has one scheduler, so a model can be in no other pool than that.
+fn one_pool(checked: &Checked) -> anyhow::Result<()> {
+    let ours = &checked.scheduling.pool;
+    for (index, model) in checked.governance.models.iter().enumerate() {
+        ensure!(
+            model.pool == *ours,
+            "governance.models[{index}].pool: \"{}\" is not allowed; use \"{ours}\" (scheduling.pool): `up` runs one scheduler",
+            model.pool
+        );
+    }
+    Ok(())
 }
 
 /// Starts simulated engines for the models of the configuration, and tells the scheduler what to expect of them.
@@ -216,8 +239,8 @@ async fn simulated(options: &Up, checked: &mut Checked) -> anyhow::Result<Vec<Si
         "governance.models: none; name at least one model for the engines to serve"
     );
     let engines = start_engines(options, hardware, &models).await?;
-    let urls: Vec<String> = engines.iter().map(SimEngine::url).collect();
-    checked.scheduling.endpoints = endpoints(&urls)?;
+    checked.scheduling.endpoints =
+        endpoints(engines.iter().map(|engine| EndpointFile::at(&engine.url())))?;
     checked.scheduling.profile.peak_prefill =
         hardware.profile.peak_prefill_tokens_per_second() * hardware.speed;
     checked.scheduling.profile.kv_tokens = u64::from(hardware.profile.kv_tokens);
@@ -240,8 +263,10 @@ fn slow_factor(simulation: &Simulation) -> anyhow::Result<f64> {
     Ok(slow)
 }
 
-fn endpoints(urls: &[String]) -> anyhow::Result<Vec<scheduler_proxy::config::Endpoint>> {
-    let file = scheduler_proxy::config::File::with_endpoints(urls.iter().map(String::as_str));
+fn endpoints(
+    files: impl IntoIterator<Item = EndpointFile>,
+) -> anyhow::Result<Vec<scheduler_proxy::config::Endpoint>> {
+    let file = scheduler_proxy::config::File::with_endpoints(files);
     Ok(Endpoints::check(file)?.endpoints)
 }
 
@@ -310,4 +335,34 @@ pub(crate) fn random_seed() -> anyhow::Result<u64> {
     getrandom::fill(&mut bytes)
         .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pool_of_model: &str, pool: &str) -> String {
+        let text = format!(
+            "governance: {{ models: [{{ name: a, context_tokens: 8, price: {{ uncached: 1, output: 1 }} }}, {{ name: b, {pool_of_model} context_tokens: 8, price: {{ uncached: 1, output: 1 }} }}] }}\nscheduling: {{ {pool} }}"
+        );
+        let checked = File::parse(&text)
+            .expect("a configuration")
+            .check()
+            .expect("allowed values");
+        one_pool(&checked).map_or_else(|error| error.to_string(), |()| "good".to_owned())
+    }
+
+    #[test]
+    fn a_model_of_another_pool_is_refused() {
+        assert_eq!(check("", ""), "good");
+        assert_eq!(check("pool: default,", ""), "good");
+        assert_eq!(
+            check("pool: gpus,", ""),
+            "governance.models[1].pool: \"gpus\" is not allowed; use \"default\" (scheduling.pool): `up` runs one scheduler"
+        );
+        assert_eq!(
+            check("pool: gpus,", "pool: gpus"),
+            "governance.models[0].pool: \"default\" is not allowed; use \"gpus\" (scheduling.pool): `up` runs one scheduler"
+        );
+    }
 }

@@ -9,6 +9,7 @@ use http::Request;
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use scheduler_proxy::config::EndpointFile;
 use serde_json::Value;
 
 use crate::config::template::Served;
@@ -18,31 +19,60 @@ const LARGEST_ANSWER: usize = 4 << 20;
 /// For an engine that does not say how much context it has.
 const USUAL_CONTEXT: u64 = 8_192;
 
-/// The models of all engines, by name. One engine that answers is enough.
-pub(crate) async fn models(urls: &[String]) -> anyhow::Result<Vec<Served>> {
-    let mut models = BTreeMap::new();
+/// An engine and what it serves.
+pub(crate) struct Engine {
+    url: String,
+    /// Empty if it did not say: then it is taken to serve any.
+    models: Vec<Served>,
+}
+
+impl Engine {
+    pub(crate) fn unasked(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            models: Vec::new(),
+        }
+    }
+
+    /// The engine as the scheduler knows it: requests for what it does not serve go elsewhere.
+    pub(crate) fn endpoint(&self) -> EndpointFile {
+        EndpointFile::at(&self.url).serving(self.models.iter().map(|model| model.name.clone()))
+    }
+}
+
+/// Asks every engine. One that answers is enough.
+pub(crate) async fn engines(urls: &[String]) -> anyhow::Result<Vec<Engine>> {
+    let mut engines = Vec::with_capacity(urls.len());
     let mut failure = None;
     for url in urls {
+        let mut engine = Engine::unasked(url);
         match ask(url).await {
-            Ok(served) => {
-                for model in served {
-                    models.entry(model.name.clone()).or_insert(model);
-                }
-            }
+            Ok(models) => engine.models = models,
             Err(error) => {
-                failure = Some(error.context(format!("cannot ask {url} which models it serves")))
+                failure = Some(error.context(format!("cannot ask {url} which models it serves")));
             }
         }
+        engines.push(engine);
     }
-    match (models.is_empty(), failure) {
-        (false, None) => {}
-        (false, Some(error)) => tracing::warn!("{error:#}; the others serve"),
-        (true, Some(error)) => {
+    let served = engines.iter().any(|engine| !engine.models.is_empty());
+    match (served, failure) {
+        (true, None) => {}
+        (true, Some(error)) => tracing::warn!("{error:#}; the others serve"),
+        (false, Some(error)) => {
             return Err(error.context("no engine answers; start one, or leave --endpoint out"));
         }
-        (true, None) => bail!("the engines serve no model"),
+        (false, None) => bail!("the engines serve no model"),
     }
-    Ok(models.into_values().collect())
+    Ok(engines)
+}
+
+/// The models of all engines, by name.
+pub(crate) fn models(engines: &[Engine]) -> Vec<Served> {
+    let mut models = BTreeMap::new();
+    for model in engines.iter().flat_map(|engine| &engine.models) {
+        models.entry(&model.name).or_insert(model);
+    }
+    models.into_values().cloned().collect()
 }
 
 async fn ask(url: &str) -> anyhow::Result<Vec<Served>> {
@@ -93,6 +123,8 @@ fn parse(body: &[u8]) -> anyhow::Result<Vec<Served>> {
 
 #[cfg(test)]
 mod tests {
+    use scheduler_proxy::config::{Config, File};
+
     use super::*;
 
     #[test]
@@ -116,7 +148,32 @@ mod tests {
             parse(sglang).expect("a list"),
             [named("tiny", 2048, "sglang")]
         );
+        let engine = |url: &str, list| Engine {
+            url: url.to_owned(),
+            models: parse(list).expect("a list"),
+        };
+        let both = [engine("http://a:1", sglang), engine("http://b:1", vllm)];
+        let names: Vec<String> = models(&both).into_iter().map(|model| model.name).collect();
+        assert_eq!(names, ["lora", "tiny"]);
         assert!(parse(b"[]").is_err());
         assert!(parse(b"no").is_err());
+    }
+
+    #[test]
+    fn requests_go_only_to_engines_that_serve_their_model() {
+        let served = Served {
+            name: "tiny".to_owned(),
+            context_tokens: 2048,
+            engine: "vllm",
+        };
+        let asked = Engine {
+            models: vec![served],
+            ..Engine::unasked("http://a:1")
+        };
+        let unasked = Engine::unasked("http://b:1");
+        let file = File::with_endpoints([asked.endpoint(), unasked.endpoint()]);
+        let endpoints = Config::check(file).expect("good addresses").endpoints;
+        assert_eq!(endpoints[0].models, ["tiny"]);
+        assert!(endpoints[1].models.is_empty(), "it may serve any");
     }
 }
