@@ -234,8 +234,8 @@ fn render_attempt(text: &mut String, attempt: &Value) {
         text,
         "predicted",
         Some(&format!(
-            "first token after {ttft} ms (measured {}), {} cached tokens (measured {})",
-            decimal(attempt, "/measured/ttft_ms", 1),
+            "first token after {ttft} ms ({}), {} cached tokens (measured {})",
+            first_token_seen(attempt),
             predicted("cached_tokens", 0),
             number_text(attempt, "/measured/cached_tokens"),
         )),
@@ -251,6 +251,17 @@ fn render_attempt(text: &mut String, attempt: &Value) {
             string(attempt, "/end").unwrap_or_default()
         )),
     );
+}
+
+/// The first token of an answer that comes whole is not seen; what is seen is the time of all of it.
+fn first_token_seen(attempt: &Value) -> String {
+    match attempt.pointer("/measured/whole_answer_ms") {
+        Some(_) => format!(
+            "not seen: the answer came whole after {} ms",
+            decimal(attempt, "/measured/whole_answer_ms", 1)
+        ),
+        None => format!("measured {}", decimal(attempt, "/measured/ttft_ms", 1)),
+    }
 }
 
 fn line(text: &mut String, name: &str, content: Option<&str>) {
@@ -297,4 +308,26 @@ fn wtu(micro: u64) -> String {
 
 fn millis(micros: u64) -> String {
     format!("{:.1} ms", micros as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_first_token_is_told_only_where_one_was_seen() {
+        for (measured, expected) in [
+            (json!({ "ttft_ms": 12.34 }), "measured 12.3"),
+            (
+                json!({ "whole_answer_ms": 450.0, "output_tokens": 9 }),
+                "not seen: the answer came whole after 450.0 ms",
+            ),
+            (json!({}), "measured -"),
+        ] {
+            let attempt = json!({ "measured": measured });
+            assert_eq!(first_token_seen(&attempt), expected);
+        }
+    }
 }
