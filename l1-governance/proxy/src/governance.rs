@@ -102,7 +102,7 @@ impl<S: Scheduler> Governance<S> {
         let answered = guarded(self.answer(id, request)).await;
         let mut response =
             answered.unwrap_or_else(|| Refused::from(Code::Internal).into_response(family, &id));
-        self.sign_off(&mut response, id, family, started);
+        sign_off(&mut response, id, family, started);
         if let Some(origin) = origin {
             cors::expose(response.headers_mut(), origin);
         }
@@ -156,24 +156,6 @@ impl<S: Scheduler> Governance<S> {
 
     pub(crate) fn timeouts(&self) -> Timeouts {
         self.shared.config.timeouts
-    }
-
-    /// What every answer has.
-    fn sign_off(
-        &self,
-        response: &mut Response<Body>,
-        id: RequestId,
-        family: Family,
-        started: Instant,
-    ) {
-        let text = id.to_string();
-        let headers = response.headers_mut();
-        respond::set(headers, names::REQUEST_ID, &text);
-        if family == Family::Anthropic {
-            respond::set(headers, "request-id", &text);
-        }
-        let took = started.elapsed().as_millis();
-        respond::set(headers, "openai-processing-ms", &took.to_string());
     }
 
     async fn answer<B>(&self, id: RequestId, request: Request<B>) -> Response<Body>
@@ -259,7 +241,15 @@ impl<S: Scheduler> Governance<S> {
             Route::Model(name) => {
                 return models::one(&self.shared, &principal, name).map(Judged::Answered);
             }
-            _ => {}
+            Route::ChatCompletions
+            | Route::Completions
+            | Route::Embeddings
+            | Route::Responses
+            | Route::Messages
+            | Route::CountTokens
+            | Route::Rerank
+            | Route::Tokenize
+            | Route::Detokenize => {}
         }
         if let Some(key) = head.headers.get("idempotency-key") {
             self.claim(exchange, &principal, key)?;
@@ -401,6 +391,18 @@ impl<S: Scheduler> Governance<S> {
         tell(response.headers_mut(), &rates, clamped);
         response
     }
+}
+
+/// What every answer has.
+fn sign_off(response: &mut Response<Body>, id: RequestId, family: Family, started: Instant) {
+    let text = id.to_string();
+    let headers = response.headers_mut();
+    respond::set(headers, names::REQUEST_ID, &text);
+    if family == Family::Anthropic {
+        respond::set(headers, "request-id", &text);
+    }
+    let took = started.elapsed().as_millis();
+    respond::set(headers, "openai-processing-ms", &took.to_string());
 }
 
 fn stream_response(mut metered: Metered) -> Response<Body> {

@@ -118,16 +118,15 @@ impl<T> HeadWatch<T> {
         }
         match &mut self.head {
             Head::Passed => {}
-            Head::First { .. } | Head::Awaited => match judge(bytes) {
-                Some(verdict) => self.pass(verdict),
-                None => {
+            Head::First { .. } | Head::Awaited => {
+                let Some(verdict) = judge(bytes) else {
                     let deadline = Box::pin(tokio::time::sleep(self.limit));
-                    self.head = Head::Partial {
-                        seen: bytes.to_vec(),
-                        deadline,
-                    };
-                }
-            },
+                    let seen = bytes.to_vec();
+                    self.head = Head::Partial { seen, deadline };
+                    return;
+                };
+                self.pass(verdict);
+            }
             Head::Partial { seen, .. } => {
                 seen.extend_from_slice(bytes);
                 if let Some(verdict) = judge(seen) {

@@ -64,7 +64,7 @@ impl Socket {
             ready!(self.0.poll_write_ready(context))?;
             match send() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return Poll::Ready(sent),
+                result => return Poll::Ready(result),
             }
         }
     }

@@ -272,6 +272,21 @@ async fn a_body_is_limited_while_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_refusal_reaches_a_client_that_is_still_sending() {
+    let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
+        config["max_body_bytes"] = json!(2048);
+    })
+    .await;
+    let request = raw("HTTP/1.1", "", &" ".repeat(8 * 1024 * 1024));
+    let mut stream = server.connect().await;
+    let sent = stream.write_all(request.as_bytes()).await;
+    sent.expect("the connection is not reset while the client sends");
+    stream.shutdown().await.expect("it can be closed in order");
+    let answer = read_to_end(&mut stream).await;
+    assert_eq!(status(&answer), 413, "{answer}");
+}
+
+#[tokio::test]
 async fn a_head_and_a_body_that_do_not_come_are_not_waited_for() {
     let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
         config["timeouts"] = json!({"header_read": "100ms", "body_read": "100ms", "idle": "300ms"});
