@@ -1,5 +1,12 @@
 //! Case 48: canaries planted in every input appear in no log, metric, record, error or answer. Alone
 //! in its process, because the log it reads is the process's.
+#![allow(
+    clippy::float_cmp,
+    clippy::needless_pass_by_value,
+    clippy::panic,
+    clippy::type_complexity,
+    reason = "a test says what it means in one line, and fails by a panic"
+)]
 
 #[allow(dead_code, reason = "the other tests use the rest of it")]
 #[path = "../shell/support.rs"]
@@ -96,7 +103,8 @@ async fn case_48_a_canary_in_every_input_is_found_nowhere() {
             }
             let answer = rig.send(request).await;
             seen.push_str(&answer.text());
-            seen.push_str(&format!("{:?}", answer.headers));
+            let headers = format!("{:?}", answer.headers);
+            seen.push_str(&headers);
         }
         let bad_key = Request::builder()
             .method("POST")

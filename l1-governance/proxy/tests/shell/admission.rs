@@ -74,7 +74,7 @@ async fn case_1_fifty_parallel_calls_with_room_for_five() {
         Box::new(ok(answer(14, 0, 100))),
     ));
     let rig = Rig::with(stage, |config| {
-        limit(config, "/tenants/0", hard_cap(5 * held(100)))
+        limit(config, "/tenants/0", hard_cap(5 * held(100)));
     })
     .await;
     let rig = Arc::new(rig);
@@ -562,7 +562,7 @@ async fn tokens_per_minute_are_a_rate_and_not_a_quota() {
 async fn concurrency_is_given_back_when_the_answer_ends() {
     let stage = Stage::new(|_, _| Play::Stream(vec![data(&chunk("x", 14, 1)), Piece::Hang]));
     let rig = Rig::with(stage, |config| {
-        limit(config, "/tenants/0", json!([{"concurrency": 1}]))
+        limit(config, "/tenants/0", json!([{"concurrency": 1}]));
     })
     .await;
     let open = rig

@@ -111,7 +111,7 @@ async fn case_47_what_a_caller_says_about_itself_does_not_count() {
         "tags": ["vip"], "nvext": {"agent_hints": {}}, "kv_transfer_params": {},
         "tools": [{"type": "function", "api_base": "http://evil",
                    "function": {"name": "f", "parameters": {"type": "object"}}}],
-        "temperature": 0.5, "seed": 12345678901234567890_u64,
+        "temperature": 0.5, "seed": 12_345_678_901_234_567_890_u64,
     }));
     let mut request = post("/v1/chat/completions", &key(1), body);
     for (name, value) in [

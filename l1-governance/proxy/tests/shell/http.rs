@@ -567,8 +567,7 @@ async fn the_remote_scheduler_signs_what_it_sends() {
     let unreachable = remote
         .call(&context, request)
         .await
-        .err()
-        .expect("nothing listens");
+        .expect_err("nothing listens");
     assert_eq!(unreachable.reached, governance_proxy::Reached::No);
     for bad in ["https://a:1", "a:1", "http://a:1/path", ""] {
         assert!(RemoteScheduler::new(bad, signer()).is_err(), "{bad}");
