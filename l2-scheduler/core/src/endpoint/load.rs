@@ -34,6 +34,22 @@ struct Pending {
 }
 
 impl Load {
+    /// Whether every sum is zero.
+    #[cfg(test)]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let sums = [
+            self.pending_tokens,
+            self.pending_double_area,
+            self.pending_context,
+            self.decoding_context,
+        ];
+        self.in_flight.is_empty()
+            && self.pending.is_empty()
+            && self.front.is_none()
+            && self.decoding == 0
+            && sums == [0; 4]
+    }
+
     pub(crate) fn in_flight(&self) -> &[BookingId] {
         &self.in_flight
     }

@@ -119,11 +119,14 @@ impl Bench {
         let quiet = |e: &EndpointSnapshot| {
             e.bookings == 0 && e.prefilling == 0 && e.pending_tokens == 0 && e.context_tokens == 0
         };
-        let quiet_load = |e: &Endpoint| e.load.context() == 0 && e.load.decoding() == 0;
         snapshot.bookings == 0
             && (snapshot.queue_length, snapshot.queue_bytes) == (0, 0)
             && snapshot.endpoints.iter().all(quiet)
-            && self.pool.endpoints.iter().all(quiet_load)
+            && self
+                .pool
+                .endpoints
+                .iter()
+                .all(|endpoint| endpoint.load.is_at_rest())
     }
 
     fn collect(&mut self) {

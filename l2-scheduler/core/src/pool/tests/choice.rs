@@ -41,6 +41,31 @@ fn one_system_prompt_does_not_gather_everybody() {
 }
 
 #[test]
+fn a_system_prompt_that_all_hold_does_not_decide_where_new_conversations_go() {
+    let mut bench = Bench::with_endpoints(8, PoolConfig::default());
+    let conversation = |family: u32| [tokens(99, 1024), tokens(family, 640)].concat();
+    for family in 0..64 {
+        bench.ask(&conversation(family));
+    }
+    for (_, booking, _, _) in std::mem::take(&mut bench.dispatched) {
+        bench.feed(Input::FirstToken(booking));
+        bench.complete(booking);
+    }
+    let mut counts = [0u32; 8];
+    for family in 100..164 {
+        bench.ask(&conversation(family));
+        let (_, booking, endpoint, decision) = bench.last().clone();
+        assert_eq!(decision.predicted.cached_tokens, 1024);
+        counts[endpoint.0 as usize] += 1;
+        bench.complete(booking);
+    }
+    assert!(
+        counts.iter().all(|count| (2..=16).contains(count)),
+        "{counts:?}"
+    );
+}
+
+#[test]
 fn a_conversation_returns_to_the_engine_that_knows_it() {
     let mut bench = Bench::with_endpoints(8, PoolConfig::default());
     let mut home = Vec::new();
@@ -207,4 +232,35 @@ fn a_slow_engine_gets_less_once_it_is_known_to_be_slow() {
     }
     assert!(late[2] <= 10, "{late:?}");
     assert!(late[0] > 50 && late[1] > 50, "{late:?}");
+}
+
+#[test]
+fn a_scrape_that_shows_our_own_requests_adds_nothing() {
+    let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+    let effective = |bench: &Bench| bench.pool.snapshot(bench.now).endpoints[0].effective_load;
+    let mut bookings = Vec::new();
+    for family in 0..4 {
+        bench.ask(&tokens(family, 100));
+        bookings.push(bench.last().1);
+    }
+    bench.feed(Input::FirstToken(bookings[0]));
+    bench.feed(Input::FirstToken(bookings[1]));
+    for (running, waiting, expected) in [(2, 2, 4), (4, 0, 4), (0, 0, 4), (5, 1, 6), (2, 6, 8)] {
+        let observation = Observation {
+            running: Some(running),
+            waiting: Some(waiting),
+            ..idle_metrics()
+        };
+        bench.feed(Input::Observed {
+            endpoint: EndpointId(0),
+            observation,
+        });
+        assert_eq!(
+            effective(&bench),
+            expected,
+            "{running} running, {waiting} waiting"
+        );
+    }
+    bench.complete(bookings[0]);
+    assert_eq!(effective(&bench), 7, "own completions count at once");
 }

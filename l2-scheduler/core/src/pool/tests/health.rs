@@ -240,3 +240,24 @@ fn an_endpoint_that_cannot_be_scraped_either_gets_no_second_chance() {
         EndpointState::Quarantined
     );
 }
+
+#[test]
+fn an_endpoint_that_left_in_quarantine_comes_back_ready() {
+    let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+    bench.ask(&tokens(9, 100));
+    let lasting = bench.last().1;
+    for attempt in 0..3 {
+        bench.ask(&tokens(attempt, 100));
+        let booking = bench.last().1;
+        bench.end(booking, AttemptEnd::Failed);
+    }
+    bench.feed(Input::EndpointDown(EndpointId(0)));
+    bench.up(0, |_| ());
+    let endpoint = &bench.pool.snapshot(bench.now).endpoints[0];
+    assert_eq!(
+        (endpoint.state, endpoint.bookings),
+        (EndpointState::Ready, 1)
+    );
+    bench.complete(lasting);
+    assert!(bench.at_rest());
+}
