@@ -15,7 +15,7 @@ governance:
     - name: everyday
       projects: [{ name: p, keys: [{ name: k, secret: { file: DIR/everyday.key } }] }]
     - name: limited
-      limits: [{ requests: 3, per: 2s, burst: 3 }]
+      limits: [{ requests: 2, per: 2s, burst: 2 }]
       projects: [{ name: p, keys: [{ name: k, secret: { file: DIR/limited.key } }] }]
     - name: broke
       limits: [{ tier: D, wtu: "0.000001", per: 1d }]

@@ -445,9 +445,11 @@ fn acceptable(headers: &HeaderMap) -> Result<(), Refused> {
     };
     let kind = kind.to_str().unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
+    // What `curl -d` says without being told; engines take it too.
+    let unsaid = essence.eq_ignore_ascii_case("application/x-www-form-urlencoded");
     let json = essence.eq_ignore_ascii_case("application/json")
         || (essence.starts_with("application/") && essence.ends_with("+json"));
-    if json {
+    if json || unsaid {
         Ok(())
     } else {
         Err(Code::UnsupportedMediaType.into())

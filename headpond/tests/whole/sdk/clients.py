@@ -106,11 +106,14 @@ def openai_errors_map_to_the_sdk_types():
         lambda: client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=-1),
     )
     assert error.param == "max_tokens" and error.code == "invalid_value"
-    long = [{"role": "user", "content": "word " * 2_000_000}]
-    error = raises(
-        openai.BadRequestError, lambda: client.chat.completions.create(model=MODEL, messages=long)
-    )
-    assert error.code == "context_length_exceeded"
+    # The first is refused by an engine, the second before any engine is asked.
+    for words in (200_000, 4_000_000):
+        long = [{"role": "user", "content": "word " * words}]
+        error = raises(
+            openai.BadRequestError,
+            lambda: client.chat.completions.create(model=MODEL, messages=long),
+        )
+        assert error.code == "context_length_exceeded", error.code
 
 
 @check
@@ -121,7 +124,7 @@ def openai_sdk_retries_a_rate_limit_and_honours_the_delay():
     started = time.monotonic()
     for _ in range(4):
         patient.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=1)
-    assert time.monotonic() - started >= 0.9, "the fourth had to wait for the rate"
+    assert time.monotonic() - started >= 1.5, "the third and the fourth had to wait"
     hasty = openai.OpenAI(base_url=f"{URL}/v1", api_key=limited["key"], max_retries=0)
 
     def burst():

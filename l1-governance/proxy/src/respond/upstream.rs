@@ -22,8 +22,8 @@ pub(crate) struct EngineError {
     pub(crate) status: u16,
     message: String,
     kind: Option<String>,
-    param: Value,
-    code: Value,
+    param: Option<String>,
+    code: Option<String>,
     retry_after: Option<String>,
 }
 
@@ -56,11 +56,8 @@ impl EngineError {
             .or_else(|| object.as_str())
             .or_else(|| object.get("detail").and_then(Value::as_str));
         let word = |name: &str| match object.get(name) {
-            Some(Value::String(word)) => {
-                Value::String(scrub(&clipped(word, WORD_CAP)).into_owned())
-            }
-            Some(Value::Number(number)) => Value::Number(number.clone()),
-            _ => Value::Null,
+            Some(Value::String(word)) => Some(scrub(&clipped(word, WORD_CAP)).into_owned()),
+            _ => None,
         };
         let message = message.filter(|message| !message.trim().is_empty());
         Self {
@@ -87,21 +84,18 @@ impl EngineError {
     }
 
     fn is_context_length(&self) -> bool {
-        self.code == "context_length_exceeded"
+        self.code.as_deref() == Some("context_length_exceeded")
             || self.message.contains("maximum context length")
             || self
                 .message
                 .contains("longer than the model's context length")
     }
 
-    fn code(&self) -> Value {
+    /// A word of the engine's own stays. A number only repeats the status, which no client branches on.
+    fn code(&self) -> &str {
         match &self.code {
-            Value::Null => Value::String(self.reason().as_str().to_owned()),
-            Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_) => self.code.clone(),
+            Some(word) => word,
+            None => self.reason().as_str(),
         }
     }
 
@@ -116,7 +110,7 @@ impl EngineError {
                 error: OpenAiError {
                     message: &self.message,
                     kind: self.openai_kind(),
-                    param: &self.param,
+                    param: self.param.as_deref(),
                     code: self.code(),
                 },
             }),
@@ -191,8 +185,8 @@ struct OpenAiError<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
-    param: &'a Value,
-    code: Value,
+    param: Option<&'a str>,
+    code: &'a str,
 }
 
 #[derive(Serialize)]

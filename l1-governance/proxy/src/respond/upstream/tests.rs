@@ -48,40 +48,44 @@ fn every_shape_of_engine_error_is_read() {
         (
             r#"{"error":{"message":"bad","type":"BadRequestError","param":"max_tokens","code":400}}"#,
             "bad",
-            400.into(),
+            "invalid_request",
         ),
         (
             r#"{"error":{"message":"bad","type":"x_error","param":null,"code":"too_odd"}}"#,
             "bad",
-            "too_odd".into(),
+            "too_odd",
         ),
         (
             r#"{"object":"error","message":"flat","code":400}"#,
             "flat",
-            400.into(),
+            "invalid_request",
         ),
-        (r#"{"detail":"Not Found"}"#, "Not Found", Value::Null),
-        (r#"{"error":"Unauthorized"}"#, "Unauthorized", Value::Null),
+        (r#"{"detail":"Not Found"}"#, "Not Found", "invalid_request"),
+        (
+            r#"{"error":"Unauthorized"}"#,
+            "Unauthorized",
+            "invalid_request",
+        ),
         (
             "<html>",
             "The engine answered 400 without a message",
-            Value::Null,
+            "invalid_request",
         ),
     ] {
         let error = EngineError::read(400, &HeaderMap::new(), body.as_bytes());
-        assert_eq!((error.message(), &error.code), (message, &code), "{body}");
+        assert_eq!((error.message(), error.code()), (message, code), "{body}");
     }
 }
 
 #[test]
 fn an_engines_code_and_param_survive_in_the_openai_shape() {
     let body =
-        br#"{"error":{"message":"bad","type":"BadRequestError","param":"max_tokens","code":400}}"#;
+        br#"{"error":{"message":"bad","type":"BadRequestError","param":"max_tokens","code":"max_tokens_too_large"}}"#;
     let error = EngineError::read(400, &HeaderMap::new(), body);
     let shaped: Value = serde_json::from_slice(&error.body(Family::OpenAi, "r")).expect("JSON");
     assert_eq!(
         shaped,
         serde_json::json!({"error": {"message": "bad", "type": "invalid_request_error",
-            "param": "max_tokens", "code": 400}})
+            "param": "max_tokens", "code": "max_tokens_too_large"}})
     );
 }
