@@ -1,4 +1,8 @@
 //! The command line: what can be asked for, and the help that teaches it. Nothing is decided here.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help that people read, not Markdown"
+)]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! A small JSON client for the admin listener. One request, one answer; no pool.
+//! A small HTTP client: one request, one answer, no pool; and on top of it one for the admin listener.
 
 use std::time::Duration;
 
@@ -74,7 +74,6 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
@@ -89,21 +88,29 @@ impl AdminClient {
                 self.url
             )
         })?;
-        let exchange = async {
-            let response = client.request(request).await?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), LARGEST_ANSWER)
-                .collect()
-                .await
-                .map_err(|error| anyhow::anyhow!(error))?;
-            Ok::<_, anyhow::Error>((status, body.to_bytes()))
-        };
-        tokio::time::timeout(PATIENCE, exchange)
-            .await
-            .map_err(|_| anyhow::anyhow!("no answer within {} s", PATIENCE.as_secs()))
-            .and_then(|outcome| outcome)
-            .with_context(|| {
-                format!("cannot reach the admin listener at {}; is `headpond up` running, and is --admin-url right?", self.url)
-            })
+        fetch(request, LARGEST_ANSWER, PATIENCE).await.with_context(|| {
+            format!("cannot reach the admin listener at {}; is `headpond up` running, and is --admin-url right?", self.url)
+        })
     }
+}
+
+/// One request on a connection of its own, and its whole answer.
+pub(crate) async fn fetch(
+    request: Request<Full<Bytes>>,
+    largest: usize,
+    patience: Duration,
+) -> anyhow::Result<(StatusCode, Bytes)> {
+    let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+    let exchange = async {
+        let response = client.request(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), largest)
+            .collect()
+            .await
+            .map_err(|error| anyhow::anyhow!(error))?;
+        Ok((status, body.to_bytes()))
+    };
+    tokio::time::timeout(patience, exchange)
+        .await
+        .with_context(|| format!("no answer within {} s", patience.as_secs()))?
 }

@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use governance_core::keys::{KeyText, Pepper};
 use ledger_store::{Options, SqliteLedger};
 
+use crate::random;
 use crate::ready::write_private;
 
 /// A directory of our own. A temporary one goes when this is dropped.
@@ -17,29 +18,22 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Uses or creates a directory, or makes a temporary one.
     pub(crate) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
-        match path {
-            Some(path) => {
-                std::fs::create_dir_all(path).with_context(|| {
-                    format!("cannot create the data directory {}", path.display())
-                })?;
-                Ok(Self {
-                    path: path.to_owned(),
-                    _temporary: None,
-                })
-            }
-            None => {
-                let temporary = tempfile::Builder::new()
-                    .prefix("headpond-")
-                    .tempdir()
-                    .context(
-                        "cannot create a temporary data directory; name one with --data-dir",
-                    )?;
-                Ok(Self {
-                    path: temporary.path().to_owned(),
-                    _temporary: Some(temporary),
-                })
-            }
+        if let Some(path) = path {
+            std::fs::create_dir_all(path)
+                .with_context(|| format!("cannot create the data directory {}", path.display()))?;
+            return Ok(Self {
+                path: path.to_owned(),
+                _temporary: None,
+            });
         }
+        let temporary = tempfile::Builder::new()
+            .prefix("headpond-")
+            .tempdir()
+            .context("cannot create a temporary data directory; name one with --data-dir")?;
+        Ok(Self {
+            path: temporary.path().to_owned(),
+            _temporary: Some(temporary),
+        })
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -65,17 +59,15 @@ impl DataDir {
     /// A secret of this installation: made once, then read again.
     pub(crate) fn secret(&self, name: &str) -> anyhow::Result<String> {
         self.once(name, || {
-            Ok(random::<32>()?
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect())
+            // Not a hash of anything: the type writes 256 bits as hexadecimal digits.
+            Ok(blake3::Hash::from(random::bytes()?).to_string())
         })
     }
 
     /// A virtual key for a demonstration tenant: made once, then read again.
     pub(crate) fn key(&self, name: &str) -> anyhow::Result<String> {
         self.once(name, || {
-            Ok(KeyText::generate(&random()?).reveal().to_owned())
+            Ok(KeyText::generate(&random::bytes()?).reveal().to_owned())
         })
     }
 
@@ -95,11 +87,4 @@ impl DataDir {
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
-    Ok(bytes)
 }

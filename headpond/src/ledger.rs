@@ -1,5 +1,6 @@
 //! `headpond ledger`: looking after a ledger file, while it runs or after.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use governance_core::ledger::Report;
@@ -54,7 +55,7 @@ fn as_text(report: &Report) -> String {
         report.unknown.held
     );
     for violation in violations(report) {
-        text += &format!("BROKEN  {violation}\n");
+        let _ = writeln!(text, "BROKEN  {violation}");
     }
     text += if report.is_green() {
         "every invariant holds\n"

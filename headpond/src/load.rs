@@ -129,31 +129,28 @@ fn schedule(options: &Load) -> anyhow::Result<(String, Schedule)> {
         requests: Some(options.requests as u64),
         duration: None,
     };
-    let (name, arrivals, requests) = match &options.trace {
-        Some(trace) => {
-            let (trace_name, trace, jitter) = trace_named(trace)?;
-            let factor = Factor::new(options.factor).context("--factor")?;
-            let name = format!("{trace_name} × {}", factor.get());
-            (
-                name,
-                Arrivals::Recorded { factor, jitter },
-                Requests::Trace(Arc::new(trace)),
-            )
-        }
-        None => {
-            let rate = Rate::new(options.rate).context("--rate")?;
-            let generated = Generated {
-                input: lengths(options.prompt_tokens, "--prompt-tokens")?,
-                output: lengths(options.output_tokens, "--output-tokens")?,
-                shared_tokens: options.prompt_tokens / 2,
-                groups: 8,
-            };
-            (
-                format!("Poisson {}/s", rate.get()),
-                Arrivals::Poisson(rate),
-                Requests::Generated(generated),
-            )
-        }
+    let (name, arrivals, requests) = if let Some(trace) = &options.trace {
+        let (trace_name, trace, jitter) = trace_named(trace)?;
+        let factor = Factor::new(options.factor).context("--factor")?;
+        let name = format!("{trace_name} × {}", factor.get());
+        (
+            name,
+            Arrivals::Recorded { factor, jitter },
+            Requests::Trace(Arc::new(trace)),
+        )
+    } else {
+        let rate = Rate::new(options.rate).context("--rate")?;
+        let generated = Generated {
+            input: lengths(options.prompt_tokens, "--prompt-tokens")?,
+            output: lengths(options.output_tokens, "--output-tokens")?,
+            shared_tokens: options.prompt_tokens / 2,
+            groups: 8,
+        };
+        (
+            format!("Poisson {}/s", rate.get()),
+            Arrivals::Poisson(rate),
+            Requests::Generated(generated),
+        )
     };
     Ok((
         name,

@@ -12,6 +12,7 @@ mod key;
 mod ledger;
 mod listener;
 mod load;
+mod random;
 mod ready;
 mod schedule;
 mod shutdown;

@@ -10,9 +10,9 @@ use crate::admin::Surface;
 use crate::cli::Schedule;
 use crate::config::{self, File};
 use crate::listener;
+use crate::random;
 use crate::ready::Ready;
 use crate::shutdown::Shutdown;
-use crate::up::random_seed;
 
 pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     let shutdown = Shutdown::listen()?;
@@ -41,7 +41,7 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
         "operators",
     )
     .await?;
-    let scheduler = SchedulerProxy::new(config, random_seed()?);
+    let scheduler = SchedulerProxy::new(config, random::seed()?);
     if let Some(keys) = keys {
         scheduler.set_verifier(keys.verifier(pool));
     }

@@ -8,26 +8,27 @@ use anyhow::{Context as _, ensure};
 use governance_proxy::Governance;
 use governance_proxy::config::SecretSource;
 use ledger_store::SqliteLedger;
-use loadgen::engine::{Fault, SimEngine};
+use loadgen::engine::SimEngine;
 use scheduler_proxy::SchedulerProxy;
-use scheduler_proxy::config::{Config as Endpoints, EndpointFile};
+use scheduler_proxy::config::{Config as Scheduling, EndpointFile};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::Surface;
-use crate::cli::{Simulation, Up};
+use crate::cli::Up;
 use crate::config::template::Served;
 use crate::config::{self, Checked, File};
 use crate::data::DataDir;
-use crate::engine::Hardware;
 use crate::in_process::InProcess;
 use crate::listener;
+use crate::random;
 use crate::ready::{Ready, ReadyTenant};
 use crate::shutdown::Shutdown;
 
 mod banner;
 mod discover;
 mod embedded;
+mod simulated;
 
 /// What runs, once everything has started.
 struct Stack {
@@ -57,23 +58,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         "operators",
     )
     .await?;
-    let ready = Ready {
-        url: format!("http://{}", listener.local_addr()?),
-        admin_url: format!("http://{}", admin.local_addr()?),
-        models: checked
-            .governance
-            .models
-            .iter()
-            .map(|model| model.name.clone())
-            .collect(),
-        tenants: keys_of(&checked.governance)?,
-        endpoints: checked
-            .scheduling
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.origin.to_string())
-            .collect(),
-    };
+    let ready = ready(&checked, listener.local_addr()?, admin.local_addr()?)?;
     let stack = Stack::start(checked, data, engines).await?;
     let stop_admin = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -117,7 +102,7 @@ impl Stack {
         engines: Vec<SimEngine>,
     ) -> anyhow::Result<Self> {
         let ledger = data.ledger(checked.patience)?;
-        let scheduler = SchedulerProxy::new(checked.scheduling, random_seed()?);
+        let scheduler = SchedulerProxy::new(checked.scheduling, random::seed()?);
         let governance = Governance::new(
             checked.governance,
             ledger.clone(),
@@ -159,7 +144,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         None => None,
     };
     let named = match &file {
-        Some(file) => !Endpoints::check(file.scheduling.clone())?
+        Some(file) => !Scheduling::check(file.scheduling.clone())?
             .endpoints
             .is_empty(),
         None => false,
@@ -200,7 +185,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
             endpoints(discovered.iter().map(discover::Engine::endpoint))?;
     }
     let engines = if simulate {
-        simulated(options, &mut checked).await?
+        simulated::engines(&options.simulation, &mut checked).await?
     } else {
         Vec::new()
     };
@@ -225,72 +210,34 @@ fn one_pool(checked: &Checked) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts simulated engines for the models of the configuration, and tells the scheduler what to expect of them.
-async fn simulated(options: &Up, checked: &mut Checked) -> anyhow::Result<Vec<SimEngine>> {
-    let hardware = hardware(&options.simulation)?;
-    let models: Vec<String> = checked
-        .governance
-        .models
-        .iter()
-        .map(|model| model.served_as.clone())
-        .collect();
-    ensure!(
-        !models.is_empty(),
-        "governance.models: none; name at least one model for the engines to serve"
-    );
-    let engines = start_engines(options, hardware, &models).await?;
-    checked.scheduling.endpoints =
-        endpoints(engines.iter().map(|engine| EndpointFile::at(&engine.url())))?;
-    checked.scheduling.profile.peak_prefill =
-        hardware.profile.peak_prefill_tokens_per_second() * hardware.speed;
-    checked.scheduling.profile.kv_tokens = u64::from(hardware.profile.kv_tokens);
-    Ok(engines)
-}
-
-fn hardware(simulation: &Simulation) -> anyhow::Result<Hardware> {
-    Hardware::parse(
-        simulation.profile.as_deref().unwrap_or("8b-a100"),
-        simulation.speed.unwrap_or(1.0),
-    )
-}
-
-fn slow_factor(simulation: &Simulation) -> anyhow::Result<f64> {
-    let slow = simulation.slow.unwrap_or(3.0);
-    ensure!(
-        slow.is_finite() && (1.0..=1_000.0).contains(&slow),
-        "--slow: {slow} is not allowed; use a number from 1 to 1000"
-    );
-    Ok(slow)
-}
-
 fn endpoints(
     files: impl IntoIterator<Item = EndpointFile>,
 ) -> anyhow::Result<Vec<scheduler_proxy::config::Endpoint>> {
     let file = scheduler_proxy::config::File::with_endpoints(files);
-    Ok(Endpoints::check(file)?.endpoints)
+    Ok(Scheduling::check(file)?.endpoints)
 }
 
-async fn start_engines(
-    options: &Up,
-    hardware: Hardware,
-    models: &[String],
-) -> anyhow::Result<Vec<SimEngine>> {
-    let count = options.simulation.engines.unwrap_or(3);
-    let mut engines = Vec::with_capacity(usize::from(count));
-    for number in 1..=count {
-        let mut config = hardware.config(models.to_vec());
-        config.seed = u64::from(number);
-        let engine = SimEngine::start(config)
-            .await
-            .context("a simulated engine could not listen")?;
-        if number == count && count > 1 {
-            engine.faults().inject(Fault::Slow {
-                factor: slow_factor(&options.simulation)?,
-            });
-        }
-        engines.push(engine);
-    }
-    Ok(engines)
+fn ready(checked: &Checked, clients: SocketAddr, operators: SocketAddr) -> anyhow::Result<Ready> {
+    let Checked {
+        governance,
+        scheduling,
+        ..
+    } = checked;
+    Ok(Ready {
+        url: format!("http://{clients}"),
+        admin_url: format!("http://{operators}"),
+        models: governance
+            .models
+            .iter()
+            .map(|model| model.name.clone())
+            .collect(),
+        tenants: keys_of(governance)?,
+        endpoints: scheduling
+            .endpoints
+            .iter()
+            .map(|endpoint| endpoint.origin.to_string())
+            .collect(),
+    })
 }
 
 /// The keys that the file names, read from where it says they are.
@@ -327,14 +274,6 @@ fn keys_of(governance: &governance_proxy::config::Config) -> anyhow::Result<Vec<
         });
     }
     Ok(tenants)
-}
-
-/// A seed for ties, different in every process.
-pub(crate) fn random_seed() -> anyhow::Result<u64> {
-    let mut bytes = [0; 8];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
-    Ok(u64::from_le_bytes(bytes))
 }
 
 #[cfg(test)]

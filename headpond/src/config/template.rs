@@ -52,7 +52,7 @@ fn model(served: &Served) -> String {
     )
 }
 
-const TENANTS: &str = r#"# Who may ask for what. Every field is described in docs/configuration.md.
+const TENANTS: &str = r"# Who may ask for what. Every field is described in docs/configuration.md.
 ledger:
   patience_ms: 1000
 governance:
@@ -84,4 +84,4 @@ MODELS  tenants:
       projects:
         - name: batch
           keys: [{ name: demo, secret: { file: DATAinitech.key } }]
-"#;
+";

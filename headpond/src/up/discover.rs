@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use bytes::Bytes;
+use anyhow::{Context as _, bail, ensure};
 use http::Request;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use http_body_util::Full;
 use scheduler_proxy::config::EndpointFile;
 use serde_json::Value;
 
+use crate::client::fetch;
 use crate::config::template::Served;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,24 +74,14 @@ pub(crate) fn models(engines: &[Engine]) -> Vec<Served> {
 }
 
 async fn ask(url: &str) -> anyhow::Result<Vec<Served>> {
-    let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let address = format!("{}/v1/models", url.trim_end_matches('/'));
-    let request = Request::get(&address).body(Empty::new()).with_context(|| {
-        format!("`{url}` is not the address of an engine; give http://HOST:PORT")
-    })?;
-    let exchange = async {
-        let response = client.request(request).await?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER)
-            .collect()
-            .await
-            .map_err(|error| anyhow::anyhow!(error))?;
-        anyhow::ensure!(status.is_success(), "it answered {status}");
-        Ok(body.to_bytes())
-    };
-    let body = tokio::time::timeout(PATIENCE, exchange)
-        .await
-        .with_context(|| format!("no answer within {} s", PATIENCE.as_secs()))??;
+    let request = Request::get(&address)
+        .body(Full::default())
+        .with_context(|| {
+            format!("`{url}` is not the address of an engine; give http://HOST:PORT")
+        })?;
+    let (status, body) = fetch(request, LARGEST_ANSWER, PATIENCE).await?;
+    ensure!(status.is_success(), "it answered {status}");
     parse(&body).context("its list of models cannot be read")
 }
 
@@ -153,8 +141,8 @@ mod tests {
             models: parse(list).expect("a list"),
         };
         let both = [engine("http://a:1", sglang), engine("http://b:1", vllm)];
-        let names: Vec<String> = models(&both).into_iter().map(|model| model.name).collect();
-        assert_eq!(names, ["lora", "tiny"]);
+        let all: Vec<String> = models(&both).into_iter().map(|model| model.name).collect();
+        assert_eq!(all, ["lora", "tiny"]);
         assert!(parse(b"[]").is_err());
         assert!(parse(b"no").is_err());
     }
