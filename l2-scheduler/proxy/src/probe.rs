@@ -35,19 +35,32 @@ pub(crate) async fn run(
         let endpoints = Arc::clone(&endpoints);
         tasks.spawn(async move {
             let endpoint = &endpoints[id.0 as usize];
-            let ok = tokio::time::timeout(PROBE_TIMEOUT, answers(endpoint))
+            let sign = tokio::time::timeout(PROBE_TIMEOUT, sign_of(endpoint))
                 .await
-                .unwrap_or(false);
-            dispatcher.feed(Input::Probed { endpoint: id, ok });
-            if !ok {
+                .unwrap_or(Sign::None);
+            dispatcher.feed(Input::Probed {
+                endpoint: id,
+                ok: sign == Sign::Computes,
+            });
+            if sign == Sign::None {
                 dispatcher.cut_silent(id, hung_silence);
             }
         });
     }
 }
 
-/// Whether the engine computes. A refusal by its own judgement is a sign of life, a failure is not.
-async fn answers(endpoint: &Endpoint) -> bool {
+/// What a probe shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// It computes. A refusal by its own judgement shows that as well.
+    Computes,
+    /// It answers, and fails.
+    Fails,
+    /// Nothing came back.
+    None,
+}
+
+async fn sign_of(endpoint: &Endpoint) -> Sign {
     let mut body = serde_json::json!({ "prompt": "0", "max_tokens": 1 });
     if let Some(model) = &endpoint.probe_model {
         body["model"] = serde_json::Value::from(model.as_str());
@@ -64,8 +77,11 @@ async fn answers(endpoint: &Endpoint) -> bool {
         body: Bytes::from(body.to_string()),
     };
     let Ok(answer) = endpoint.upstream.exchange(&outbound).await else {
-        return false;
+        return Sign::None;
     };
-    let computes = !answer.head.status.is_server_error();
-    computes && answer.body.read_short(ANSWER_BYTES).await.is_some()
+    let fails = answer.head.status.is_server_error();
+    match answer.body.read_short(ANSWER_BYTES).await {
+        Some(_) if !fails => Sign::Computes,
+        Some(_) | None => Sign::Fails,
+    }
 }

@@ -10,7 +10,7 @@ use crate::rig::{
     ask, ask_many, assert_at_rest, chat_request, context, frame, metric, proxy_with, read, record,
     until,
 };
-use crate::stub::{Reply, Step, Stub, either, finish, json as answer_json, token};
+use crate::stub::{Reply, Step, Stub, either, finish, token};
 
 /// Scheduling case 29.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn silence_after_output_ends_the_stream_with_an_error() {
 async fn a_stream_of_an_engine_that_answers_no_probe_ends_long_before_its_silence_would() {
     let engine = Stub::start(|n, request| {
         if !request.uri().path().ends_with("/chat/completions") {
-            answer_json(500, "{}")
+            Reply::Close
         } else if n == 0 {
             Reply::Stream(vec![token("a"), Step::Hang])
         } else {
