@@ -131,11 +131,12 @@ impl Residency {
                     blocks[at].end_tokens.saturating_sub(start),
                 );
             }
+            // Room is made as it is needed, so that a long prompt does not first make the tables grow.
+            self.shrink_to_capacity(holder);
             if group % (CAP_CHECK / PREFETCH) == 0 {
                 self.enforce_cap();
             }
         }
-        self.shrink_to_capacity(holder);
     }
 
     /// Calls `found(holder, depth)` once for every holder of at least the first block, where `depth` counts the blocks

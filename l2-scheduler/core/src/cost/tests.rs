@@ -142,6 +142,29 @@ fn duplicate_work_gets_dearer_with_load_up_to_a_bound() {
     }
 }
 
+#[test]
+fn every_term_of_the_cost_counts() {
+    let offer = Offer {
+        queue_s: 1.0,
+        prefill_s: 2.0,
+        decoding: 10.0,
+        context_s: 0.001,
+        handicap_s: 0.25,
+    };
+    // 1 + 2·(1 + 0.02·10) + κ·(2 − least) + 0.3·300·0.001 + 0.25
+    for (kappa, least, expected) in [
+        (0.0, 2.0, 3.74),
+        (3.0, 2.0, 3.74),
+        (3.0, 1.5, 5.24),
+        (20.0, 1.0, 23.74),
+    ] {
+        assert!(
+            (cost(&offer, kappa, least) - expected).abs() < 1e-9,
+            "{kappa} {least}"
+        );
+    }
+}
+
 fn offer(
     model: &StepModel,
     prompt: u32,
