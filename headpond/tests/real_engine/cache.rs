@@ -35,7 +35,9 @@ impl Conversation {
     /// Asks once more; the tokens found in a cache.
     async fn turn(&mut self, front: &Front) -> u64 {
         let answer = front.post(CHAT, "acme", &self.request).await;
-        self.endpoint = answer.header("x-headpond-endpoint").to_owned();
+        answer
+            .header("x-headpond-endpoint")
+            .clone_into(&mut self.endpoint);
         let json = answer.json();
         let usage = Tokens::of(&json["usage"]);
         self.prompt = usage.prompt;

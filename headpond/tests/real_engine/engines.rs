@@ -14,8 +14,8 @@ use crate::wire;
 
 /// Names the file that the starter of the servers writes.
 const READY_FILE: &str = "HEADPOND_VLLM_READY_FILE";
-/// Longest a server may take for anything: a start on a busy machine takes a minute.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest a server may take for anything: a restart on a busy machine takes half a minute.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 static TURN: Mutex<()> = Mutex::const_new(());
 
@@ -52,9 +52,9 @@ impl Engines {
         for engine in &self.list {
             until("the engine is idle", async || {
                 let page = engine.metrics().await?;
-                let busy =
-                    page.sum("vllm:num_requests_running") + page.sum("vllm:num_requests_waiting");
-                (busy == 0.0).then_some(())
+                let busy = page.count("vllm:num_requests_running")
+                    + page.count("vllm:num_requests_waiting");
+                (busy == 0).then_some(())
             })
             .await;
         }
@@ -69,8 +69,8 @@ impl Engines {
         let mut sum = Counted::default();
         for engine in &self.list {
             let page = engine.metrics().await.expect("the engine answers");
-            sum.prompt += page.sum("vllm:prompt_tokens_total") as u64;
-            sum.output += page.sum("vllm:generation_tokens_total") as u64;
+            sum.prompt += page.count("vllm:prompt_tokens_total");
+            sum.output += page.count("vllm:generation_tokens_total");
         }
         sum
     }
@@ -162,8 +162,8 @@ impl Engine {
 pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    /// The sum of all series of a name, whatever their labels.
-    pub(crate) fn sum(&self, name: &str) -> f64 {
+    /// The sum of all series of a counter or gauge, whatever their other labels.
+    pub(crate) fn count(&self, name: &str) -> u64 {
         let series = self.0.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
             let value = rest
@@ -171,15 +171,14 @@ impl Page {
                 .then(|| rest.rsplit(' ').next())??;
             value.parse::<f64>().ok()
         });
-        series.sum()
+        series.sum::<f64>() as u64
     }
 }
 
 fn read() -> Vec<Engine> {
     let path = std::env::var_os(READY_FILE).map(PathBuf::from);
-    let path =
-        path.unwrap_or_else(|| panic!("{READY_FILE} is not set: run scripts/test-real-engine"));
-    let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let path = path.expect("HEADPOND_VLLM_READY_FILE is set by scripts/test-real-engine");
+    let text = std::fs::read(&path).expect("the servers are running");
     serde_json::from_slice(&text).expect("the starter writes a list of servers")
 }
 

@@ -47,7 +47,8 @@ impl Front {
     async fn send(&self, method: Method, path: &str, tenant: &str, body: &str) -> Answer {
         let url = format!("{}{path}", self.running.url());
         let answer = wire::send(method, &url, self.running.key(tenant), body.to_owned()).await;
-        answer.unwrap_or_else(|| panic!("no answer:\n{}", self.running.log()))
+        assert!(answer.is_some(), "no answer:\n{}", self.running.log());
+        answer.expect("checked above")
     }
 
     /// A stream that the caller reads; dropping it hangs up.
