@@ -47,7 +47,8 @@ pub(crate) struct LedgerFile {
 
 impl Default for LedgerFile {
     fn default() -> Self {
-        Self { patience_ms: 50 }
+        // A disk that writes a checkpoint takes its time over an fsync; 50 ms refused requests on a healthy one.
+        Self { patience_ms: 1_000 }
     }
 }
 

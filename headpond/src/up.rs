@@ -80,6 +80,10 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         &stack.engines,
         &stack.data,
         options.data_dir.is_some(),
+        match options.config {
+            Some(_) => banner::Keys::Given,
+            None => banner::Keys::Made,
+        },
     );
     let limit = Duration::from_secs(options.drain_timeout);
     governance_proxy::serve(

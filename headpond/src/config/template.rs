@@ -53,8 +53,6 @@ fn model(served: &Served) -> String {
 }
 
 const TENANTS: &str = r"# Who may ask for what. Every field is described in docs/configuration.md.
-ledger:
-  patience_ms: 1000
 governance:
   admin_token: { file: DATAadmin.token }
   installation_secret: { file: DATAinstallation.secret }

@@ -5,11 +5,18 @@ use loadgen::engine::SimEngine;
 use crate::data::DataDir;
 use crate::ready::Ready;
 
-pub(crate) fn print(ready: &Ready, engines: &[SimEngine], data: &DataDir, kept: bool) {
-    println!("{}", text(ready, engines.len(), data, kept));
+/// Whose keys the tenants have. Only those made for a first try are shown: what is printed may end in a log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    Made,
+    Given,
 }
 
-fn text(ready: &Ready, simulated: usize, data: &DataDir, kept: bool) -> String {
+pub(crate) fn print(ready: &Ready, engines: &[SimEngine], data: &DataDir, kept: bool, keys: Keys) {
+    println!("{}", text(ready, engines.len(), data, kept, keys));
+}
+
+fn text(ready: &Ready, simulated: usize, data: &DataDir, kept: bool, keys: Keys) -> String {
     let Ready { url, admin_url, .. } = ready;
     let model = ready.models.first().map_or("MODEL", String::as_str);
     let mut lines = vec![format!("Headpond serves on {url}, admin on {admin_url}")];
@@ -44,9 +51,12 @@ fn text(ready: &Ready, simulated: usize, data: &DataDir, kept: bool) -> String {
         }
     ));
     if let Some(tenant) = ready.tenants.first() {
+        let key = match keys {
+            Keys::Made => tenant.key.as_str(),
+            Keys::Given => "$KEY",
+        };
         lines.push(format!(
-            "\nTry it:\n  curl -i {url}/v1/chat/completions -H 'Authorization: Bearer {}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}],\"max_tokens\":20}}'",
-            tenant.key
+            "\nTry it:\n  curl -i {url}/v1/chat/completions -H \"Authorization: Bearer {key}\" \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}],\"max_tokens\":20}}'"
         ));
     }
     lines.push(format!("\nThen:\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {}", data.file("admin.token").display()));

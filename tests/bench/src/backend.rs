@@ -34,15 +34,21 @@ pub(crate) async fn start(count: usize) -> anyhow::Result<Vec<Backend>> {
     let mut backends = Vec::new();
     for _ in 0..count {
         let port = free_port()?;
-        let process = Process::start(Command::new(&program).args(["--backend", &port.to_string()]))?;
+        let process =
+            Process::start(Command::new(&program).args(["--backend", &port.to_string()]))?;
         wait_for(port).await?;
-        backends.push(Backend { port, _process: process });
+        backends.push(Backend {
+            port,
+            _process: process,
+        });
     }
     Ok(backends)
 }
 
 pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
 }
 
 /// Waits until a port accepts connections, 20 s at the most.
@@ -68,23 +74,31 @@ pub(crate) async fn serve(port: u16) -> anyhow::Result<()> {
                 tokio::task::spawn_local(async move {
                     let service = service_fn(answer);
                     // A client that leaves is no failure of the backend.
-                    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                    let _ = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
                 });
             }
         })
         .await
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, hyper::Error> {
+async fn answer(
+    request: Request<Incoming>,
+) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, hyper::Error> {
     let plan = request.uri().path().to_owned();
     let body = request.into_body().collect().await?.to_bytes();
     if plan.starts_with("/metrics") {
-        return Ok(Response::new(Full::from("vllm:num_requests_running{engine=\"0\"} 0\n").boxed_unsync()));
+        return Ok(Response::new(
+            Full::from("vllm:num_requests_running{engine=\"0\"} 0\n").boxed_unsync(),
+        ));
     }
-    // `"user":"chunks=16;gap_us=0"` asks for a stream; nothing else of the body is read.
+    // `chunks=16;gap_us=0;` in the prompt asks for a stream; nothing else of the body is read.
     let Some(asked) = find(&body, b"chunks=") else {
         let answer = Response::builder().header(header::CONTENT_TYPE, "application/json");
-        return Ok(answer.body(Full::from(ANSWER).boxed_unsync()).expect("a valid response"));
+        return Ok(answer
+            .body(Full::from(ANSWER).boxed_unsync())
+            .expect("a valid response"));
     };
     let asked = std::str::from_utf8(&body[asked..(asked + 40).min(body.len())]).unwrap_or_default();
     let stream = ChunkStream {
@@ -93,12 +107,17 @@ async fn answer(request: Request<Incoming>) -> Result<Response<UnsyncBoxBody<Byt
         sleep: None,
         ended: false,
     };
-    let answer = Response::builder().header(header::CONTENT_TYPE, "text/event-stream; charset=utf-8");
-    Ok(answer.body(stream.boxed_unsync()).expect("a valid response"))
+    let answer =
+        Response::builder().header(header::CONTENT_TYPE, "text/event-stream; charset=utf-8");
+    Ok(answer
+        .body(stream.boxed_unsync())
+        .expect("a valid response"))
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).rposition(|window| window == needle)
+    haystack
+        .windows(needle.len())
+        .rposition(|window| window == needle)
 }
 
 fn number(text: &str, name: &str) -> u64 {
@@ -118,7 +137,10 @@ impl http_body::Body for ChunkStream {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let Some(sleep) = &mut self.sleep {
             if sleep.as_mut().poll(context).is_pending() {
                 return Poll::Pending;

@@ -27,8 +27,14 @@ impl Shape {
             Self::Prompt(200),
             Self::Prompt(8 << 10),
             Self::Prompt(64 << 10),
-            Self::Stream { chunks: 64, gap: Duration::ZERO },
-            Self::Stream { chunks: 64, gap: Duration::from_millis(10) },
+            Self::Stream {
+                chunks: 64,
+                gap: Duration::ZERO,
+            },
+            Self::Stream {
+                chunks: 64,
+                gap: Duration::from_millis(10),
+            },
         ]
     }
 
@@ -37,7 +43,11 @@ impl Shape {
         match self {
             Self::Prompt(bytes) => 1 + bytes / (32 << 10),
             Self::Stream { gap, .. } => {
-                if gap.is_zero() { 10 } else { 40 }
+                if gap.is_zero() {
+                    10
+                } else {
+                    40
+                }
             }
         }
     }
@@ -52,17 +62,28 @@ impl Shape {
 
     fn body(self, serial: usize) -> Bytes {
         let (prompt, stream) = match self {
-            Self::Prompt(bytes) => (bytes, String::new()),
+            Self::Prompt(bytes) => (bytes, ""),
             Self::Stream { chunks, gap } => (
                 200,
-                format!(r#","stream":true,"stream_options":{{"include_usage":true,"continuous_usage_stats":true}},"user":"chunks={chunks};gap_us={}""#, gap.as_micros()),
+                r#","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}"#,
             ),
         };
         // Half of each prompt is shared with others, half is its own.
         let shared = "The mill stands by the river. ".repeat(prompt / 60 + 1);
-        let own = format!("Turn {serial} of the wheel. ").repeat(prompt / 48 + 1);
-        let text = format!("{}{}", &shared[..prompt / 2], &own[..prompt - prompt / 2]);
-        Bytes::from(format!(r#"{{"model":"bench","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":16{stream}}}"#))
+        let own = format!("Turn {serial} of the wheel. ").repeat(prompt / 40 + 1);
+        let wish = match self {
+            Self::Prompt(_) => String::new(),
+            // The backend reads what it is to do from the prompt, since everybody passes that on.
+            Self::Stream { chunks, gap } => format!("chunks={chunks};gap_us={};", gap.as_micros()),
+        };
+        let text = format!(
+            "{}{}{wish}",
+            &shared[..prompt / 2],
+            &own[..prompt - prompt / 2]
+        );
+        Bytes::from(format!(
+            r#"{{"model":"bench","messages":[{{"role":"user","content":"{text}"}}],"max_tokens":16{stream}}}"#
+        ))
     }
 }
 
@@ -70,8 +91,12 @@ impl fmt::Display for Shape {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prompt(bytes) => write!(formatter, "prompt {bytes} B"),
-            Self::Stream { chunks, gap } if gap.is_zero() => write!(formatter, "{chunks} chunks back to back"),
-            Self::Stream { chunks, gap } => write!(formatter, "{chunks} chunks every {} ms", gap.as_millis()),
+            Self::Stream { chunks, gap } if gap.is_zero() => {
+                write!(formatter, "{chunks} chunks back to back")
+            }
+            Self::Stream { chunks, gap } => {
+                write!(formatter, "{chunks} chunks every {} ms", gap.as_millis())
+            }
         }
     }
 }
@@ -103,10 +128,17 @@ pub(crate) async fn run(port: u16, key: &str, load: &Load) -> anyhow::Result<Lat
     Ok(latencies)
 }
 
-async fn run_lane(port: u16, key: String, load: Load, lane: usize, start: Instant) -> anyhow::Result<Latencies> {
+async fn run_lane(
+    port: u16,
+    key: String,
+    load: Load,
+    lane: usize,
+    start: Instant,
+) -> anyhow::Result<Latencies> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let mut background = JoinSet::new();
     background.spawn(connection);
     let mut latencies = Vec::new();
@@ -116,7 +148,14 @@ async fn run_lane(port: u16, key: String, load: Load, lane: usize, start: Instan
             sent = start + Duration::from_secs_f64(serial as f64 / rate);
             tokio::time::sleep_until(sent.into()).await;
         }
-        exchange(&mut sender, &key, load.shape.body(serial), sent, &mut latencies).await?;
+        exchange(
+            &mut sender,
+            &key,
+            load.shape.body(serial),
+            sent,
+            &mut latencies,
+        )
+        .await?;
     }
     Ok(latencies)
 }

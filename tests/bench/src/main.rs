@@ -40,7 +40,9 @@ const BACKENDS: usize = 4;
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     match options.backend {
         Some(port) => runtime.block_on(backend::serve(port)),
         None => runtime.block_on(compare(&options)),
@@ -60,18 +62,38 @@ async fn compare(options: &Options) -> anyhow::Result<()> {
     let mut report = Report::default();
     for shape in Shape::all() {
         for subject in &subjects {
-            let load = Load { requests: options.requests / shape.weight(), connections: 16, rate: None, shape };
+            let load = Load {
+                requests: options.requests / shape.weight(),
+                connections: 16,
+                rate: None,
+                shape,
+            };
             for _ in 0..options.repeat {
                 report.cost(shape, &subject.name, subject.measure(&load).await?);
             }
         }
     }
-    for shape in [Shape::Prompt(200), Shape::Stream { chunks: 16, gap: Duration::ZERO }] {
-        let load = Load { requests: 5_000, connections: 16, rate: Some(1_000.0), shape };
+    for shape in [
+        Shape::Prompt(200),
+        Shape::Stream {
+            chunks: 16,
+            gap: Duration::ZERO,
+        },
+    ] {
+        let load = Load {
+            requests: 5_000,
+            connections: 16,
+            rate: Some(1_000.0),
+            shape,
+        };
         for _ in 0..options.repeat {
             report.latency(shape, "direct", client::run(ports[0], "", &load).await?);
             for subject in &subjects {
-                report.latency(shape, &subject.name, client::run(subject.port, &subject.key, &load).await?);
+                report.latency(
+                    shape,
+                    &subject.name,
+                    client::run(subject.port, &subject.key, &load).await?,
+                );
             }
         }
     }

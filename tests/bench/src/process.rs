@@ -1,5 +1,6 @@
 //! A child process that ends with its owner, and the CPU time it has used.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -18,22 +19,23 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// User and system time of the process and its children so far.
+    /// Time its threads have spent on a processor, as the kernel's scheduler counts it.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
-        let mut total = ticks(self.0.id())?;
-        let children = format!("/proc/{0}/task/{0}/children", self.0.id());
-        let children = std::fs::read_to_string(children).unwrap_or_default();
-        for child in children.split_whitespace() {
-            total += ticks(child.parse()?)?;
+        let tasks = format!("/proc/{}/task", self.0.id());
+        let mut total = Duration::ZERO;
+        for task in std::fs::read_dir(&tasks).context("the process is gone")? {
+            total += on_processor(&task?.path())?;
         }
-        // The kernel counts in ticks of 10 ms (USER_HZ is 100 on Linux).
-        Ok(Duration::from_millis(total * 10))
+        Ok(total)
     }
 
     /// Resident memory in bytes.
     pub(crate) fn resident(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .context("no VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
     }
@@ -46,10 +48,14 @@ impl Drop for Process {
     }
 }
 
-fn ticks(pid: u32) -> anyhow::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid} is gone"))?;
-    // The command name may hold spaces; fields are counted after its closing parenthesis.
-    let (_, rest) = stat.rsplit_once(')').context("an odd stat line")?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
+/// The first field of `schedstat`: nanoseconds on a processor. A thread that has just ended counts as none.
+fn on_processor(task: &Path) -> anyhow::Result<Duration> {
+    let Ok(text) = std::fs::read_to_string(task.join("schedstat")) else {
+        return Ok(Duration::ZERO);
+    };
+    let nanoseconds = text
+        .split_whitespace()
+        .next()
+        .context("an empty schedstat")?;
+    Ok(Duration::from_nanos(nanoseconds.parse()?))
 }

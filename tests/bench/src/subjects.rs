@@ -26,28 +26,66 @@ pub(crate) struct Cost {
     pub(crate) resident: u64,
 }
 
-const KEY: &str = "hp-benchbench01-abcdefghijklmnopqrstuvwxyz0123456789abcdefg";
+const KEY: &str = "hp-benchbench23-abcdefghijklmnopqrstuvwxyz0123456789abcdefg";
 
 impl Subject {
-    pub(crate) async fn start_all(headpond: &Path, directory: &Path, backends: &[u16]) -> anyhow::Result<Vec<Self>> {
+    pub(crate) async fn start_all(
+        headpond: &Path,
+        directory: &Path,
+        backends: &[u16],
+    ) -> anyhow::Result<Vec<Self>> {
         std::fs::write(directory.join("bench.key"), KEY)?;
-        std::fs::write(directory.join("context.keys"), format!("kid: bench\nsecret: hex:{}\n", "6b".repeat(32)))?;
+        std::fs::write(
+            directory.join("context.keys"),
+            format!("kid: bench\nsecret: hex:{}\n", "6b".repeat(32)),
+        )?;
         Ok(vec![
             nginx(directory, backends).await?,
-            headpond_form(headpond, directory, "schedule", "headpond schedule (L2)", &scheduling(backends)).await?,
-            headpond_form(headpond, directory, "govern", "headpond govern (L1)", &governing(directory, backends[0])).await?,
-            headpond_form(headpond, directory, "up", "headpond up (L1 + L2)", &both(directory, backends)).await?,
+            headpond_form(
+                headpond,
+                directory,
+                "schedule",
+                "headpond schedule (L2)",
+                &scheduling(backends),
+            )
+            .await?,
+            headpond_form(
+                headpond,
+                directory,
+                "govern",
+                "headpond govern (L1)",
+                &governing(directory, backends[0]),
+            )
+            .await?,
+            headpond_form(
+                headpond,
+                directory,
+                "up",
+                "headpond up (L1 + L2)",
+                &both(directory, backends),
+            )
+            .await?,
         ])
     }
 
     /// Runs a load and divides the CPU the server used by the requests.
     pub(crate) async fn measure(&self, load: &Load) -> anyhow::Result<Cost> {
-        let warm = Load { requests: 200, ..*load };
-        client::run(self.port, &self.key, &warm).await.with_context(|| format!("warming up {}", self.name))?;
+        let warm = Load {
+            requests: 200,
+            ..*load
+        };
+        client::run(self.port, &self.key, &warm)
+            .await
+            .with_context(|| format!("warming up {}", self.name))?;
         let before = self.process.cpu()?;
-        client::run(self.port, &self.key, load).await.with_context(|| format!("measuring {}", self.name))?;
+        client::run(self.port, &self.key, load)
+            .await
+            .with_context(|| format!("measuring {}", self.name))?;
         let used = self.process.cpu()? - before;
-        Ok(Cost { cpu_us: used.as_secs_f64() * 1e6 / load.requests as f64, resident: self.process.resident()? })
+        Ok(Cost {
+            cpu_us: used.as_secs_f64() * 1e6 / load.requests as f64,
+            resident: self.process.resident()?,
+        })
     }
 }
 
@@ -72,25 +110,54 @@ http {{ access_log off; client_body_temp_path {home}/body; proxy_temp_path {home
     let process = Process::start(Command::new("nginx").arg("-c").arg(&file))
         .context("nginx is the baseline; install it: apt-get install nginx-light")?;
     wait_for(port).await?;
-    Ok(Subject { name: "nginx round robin".to_owned(), port, key: String::new(), process })
+    Ok(Subject {
+        name: "nginx round robin".to_owned(),
+        port,
+        key: String::new(),
+        process,
+    })
 }
 
-async fn headpond_form(headpond: &Path, directory: &Path, form: &str, name: &str, config: &str) -> anyhow::Result<Subject> {
+async fn headpond_form(
+    headpond: &Path,
+    directory: &Path,
+    form: &str,
+    name: &str,
+    config: &str,
+) -> anyhow::Result<Subject> {
     let (port, admin) = (free_port()?, free_port()?);
     let file = directory.join(format!("{form}.yaml"));
     std::fs::write(&file, config)?;
     let mut command = Command::new(headpond);
     command.arg(form).arg("--config").arg(&file);
-    command.args(["--listen", &format!("127.0.0.1:{port}"), "--admin-listen", &format!("127.0.0.1:{admin}")]);
+    command.args([
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--admin-listen",
+        &format!("127.0.0.1:{admin}"),
+    ]);
     if form != "schedule" {
-        command.arg("--data-dir").arg(directory.join(format!("{form}.data")));
+        command
+            .arg("--data-dir")
+            .arg(directory.join(format!("{form}.data")));
     }
     // One worker, as nginx has.
     command.env("TOKIO_WORKER_THREADS", "1");
     let process = Process::start(&mut command)?;
-    wait_for(port).await.with_context(|| format!("headpond {form} did not start"))?;
-    let key = if form == "schedule" { String::new() } else { KEY.to_owned() };
-    Ok(Subject { name: name.to_owned(), port, key, process })
+    wait_for(port)
+        .await
+        .with_context(|| format!("headpond {form} did not start"))?;
+    let key = if form == "schedule" {
+        String::new()
+    } else {
+        KEY.to_owned()
+    };
+    Ok(Subject {
+        name: name.to_owned(),
+        port,
+        key,
+        process,
+    })
 }
 
 fn scheduling(backends: &[u16]) -> String {
@@ -116,10 +183,11 @@ fn both(directory: &Path, backends: &[u16]) -> String {
 /// One tenant with limits on four levels, so that the whole chain is paid for.
 fn governance(directory: &Path) -> String {
     format!(
-        "governance:
+        "ledger: {{ patience_ms: 5000 }}
+governance:
   access_log: false
   models:
-    - {{ name: bench, context_tokens: 131072, price: {{ uncached: 1, cached: \"0.1\", output: 2 }} }}
+    - {{ name: bench, context_tokens: 131072, price: {{ uncached: \"0.001\", cached: \"0.0001\", output: \"0.002\" }} }}
   tenants:
     - name: bench
       limits:
