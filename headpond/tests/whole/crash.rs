@@ -46,8 +46,8 @@ async fn twenty_kills_under_load_lose_nothing_that_was_answered() {
         if minted.is_none() {
             minted = Some(mint(&site, &running));
         }
-        let heirs = site.attempts();
-        let orphans = heirs
+        let inherited = site.attempts();
+        let orphans = inherited
             .values()
             .filter(|attempt| attempt.state == "sent")
             .count();
@@ -71,8 +71,8 @@ async fn twenty_kills_under_load_lose_nothing_that_was_answered() {
             report["entries"]
         );
     }
-    let last = start(&site);
-    keys_work(&site, &last, minted.as_deref()).await;
+    let heir = start(&site);
+    keys_work(&site, &heir, minted.as_deref()).await;
     let attempts = site.attempts();
     for (request, Told { tenant, cost, .. }) in &answered {
         let attempt = &attempts[request];
@@ -95,7 +95,7 @@ async fn twenty_kills_under_load_lose_nothing_that_was_answered() {
     assert!(answered.len() > 200, "{}", answered.len());
     let (taken, _) = site.fullest("capped");
     assert!(taken > CAP / 2, "the cap came close: {taken}");
-    assert!(last.stop().success());
+    assert!(heir.stop().success());
     site.verify();
 }
 
@@ -212,7 +212,11 @@ impl Client {
                     };
                     answered.insert(
                         plain(answer.header("x-request-id")),
-                        (self.tenant, cost(&usage)),
+                        Told {
+                            tenant: self.tenant,
+                            cost: cost(&usage),
+                            before,
+                        },
                     );
                 }
                 429 => assert_eq!(
@@ -230,7 +234,7 @@ fn last_usage(stream: &str) -> Value {
         .lines()
         .filter_map(|line| line.strip_prefix("data: "));
     let chunks = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
-    let usage = chunks.filter(|chunk| chunk["usage"].is_object()).last();
+    let usage = chunks.rev().find(|chunk| chunk["usage"].is_object());
     usage.unwrap_or_else(|| panic!("no usage in {stream}"))["usage"].clone()
 }
 
@@ -246,13 +250,28 @@ fn cost(usage: &Value) -> u64 {
 /// them. Attempts of tier D may not.
 fn forget_lost(site: &Site, told: &mut Answered, life: u64) -> usize {
     let attempts = site.attempts();
-    let lost: Answered = told.extract_if(.., |request, _| !attempts.contains_key(request)).collect();
+    let lost: Answered = told
+        .extract_if(.., |request, _| !attempts.contains_key(request))
+        .collect();
     for (request, told) in &lost {
-        assert_eq!(told.tenant, "batched", "life {life}: {request} was answered under a hard cap and is not in the ledger");
+        assert_eq!(
+            told.tenant, "batched",
+            "life {life}: {request} was answered under a hard cap and is not in the ledger"
+        );
     }
-    let first = lost.values().map(|told| told.before).min().unwrap_or(u64::MAX);
+    let first = lost
+        .values()
+        .map(|told| told.before)
+        .min()
+        .unwrap_or(u64::MAX);
     // Those that were asked at the same time as the first missing one may have been written before it.
-    let later = told.values().filter(|told| told.tenant == "batched" && told.before > first).count() as u64;
-    assert!(later < CLIENTS, "life {life}: {later} attempts after a missing one are not missing: {lost:?}");
+    let later = told
+        .values()
+        .filter(|told| told.tenant == "batched" && told.before > first)
+        .count() as u64;
+    assert!(
+        later < CLIENTS,
+        "life {life}: {later} attempts after a missing one are not missing: {lost:?}"
+    );
     lost.len()
 }

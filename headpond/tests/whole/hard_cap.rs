@@ -59,8 +59,8 @@ fn assert_out_of_quota(answer: &Answer) {
 #[tokio::test]
 async fn a_crowd_of_two_hundred_gets_exactly_the_twenty_places_there_are() {
     let request = chat("how many of us fit through this door?", 16, false);
-    let hold = hold_of(&request).await;
-    let limit = ROOM * hold;
+    let each = hold_of(&request).await;
+    let limit = ROOM * each;
     let patient = "scheduling: { timeouts: { hang_floor_ms: 3600000 } }\n";
     let site = Site::with(&[("capped", &limits(limit))], "", patient);
     let running = site.up(&["--speed", "50"]);
@@ -106,8 +106,8 @@ async fn a_crowd_of_two_hundred_gets_exactly_the_twenty_places_there_are() {
 #[tokio::test]
 async fn settling_all_the_time_never_takes_more_than_the_cap() {
     let request = chat("again and again", 64, false);
-    let hold = hold_of(&request).await;
-    let limit = ROOM * hold + hold / 3;
+    let each = hold_of(&request).await;
+    let limit = ROOM * each + each / 3;
     let site = Site::new(&[("capped", &limits(limit))]);
     let running = site.up(&["--speed", "50"]);
     let (mut admitted, mut lowered, mut looks) = (0, 0, 0);

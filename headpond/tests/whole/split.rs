@@ -31,10 +31,11 @@ impl Split {
     /// `headpond schedule` in front of these engines, at an address if it had one before.
     fn schedule(&self, engines: &[&str], keys: &str, more: &str, listen: Option<&str>) -> Running {
         self.site.write("schedule.keys", keys);
-        let endpoints: String = engines
+        let endpoints: Vec<String> = engines
             .iter()
-            .map(|url| format!("{{ url: '{url}' }}, "))
+            .map(|url| format!("{{ url: '{url}' }}"))
             .collect();
+        let endpoints = endpoints.join(", ");
         let text = format!(
             "context_keys: DIR/schedule.keys\nscheduling:\n  endpoints: [{endpoints}]\n{more}"
         );
@@ -151,7 +152,7 @@ async fn three_processes_serve_whole_answers_and_streams() {
     at_rest_of(&schedule, "headpond_scheduler_in_flight").await;
     wire::until("the engine to stop", async || {
         let page = wire::get(&format!("{}/metrics", engine.url())).await.text();
-        (wire::metric(&page, "vllm:num_requests_running") == 0.0).then_some(())
+        (wire::metric(&page, "vllm:num_requests_running") == 0).then_some(())
     })
     .await;
     assert_eq!(standing(&govern, "guests").await.1, 0, "nothing is held");
@@ -312,7 +313,7 @@ async fn a_wrong_key_refuses_everything_and_says_where_to_look() {
         .text();
     assert_eq!(
         wire::metric(&page, "headpond_scheduler_context_refusals_total"),
-        3.0,
+        3,
         "{page}"
     );
     let log = govern.log();
