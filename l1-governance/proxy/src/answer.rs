@@ -118,6 +118,8 @@ fn scheduler_refusal(code: Code, headers: &HeaderMap, bytes: &Bytes) -> Refused 
         .or_else(|| number(RETRY_AFTER.as_str()).map(|seconds| seconds.saturating_mul(1000)));
     // A context L2 does not accept is our fault, and not the caller's key's.
     let code = if code == Code::ContextInvalid {
+        let why = own_message(bytes).unwrap_or_default();
+        tracing::error!(code = code.as_str(), %why, "the scheduler does not accept our context: both must have the same context keys");
         Code::Internal
     } else {
         code
