@@ -170,8 +170,9 @@ async fn a_thousand_aborts_are_charged_what_the_engines_computed() {
         "{error} tokens missed in {ABORTS} aborts, more than one in {}",
         late.len()
     );
-    // The engine finishes the step it is in. Where the machine itself stood still for longer than a step, its
-    // engines made up for it before anybody else had a turn; that must stay rare.
+    // The engine finishes the step it is in: one token. More than one was seen for 0 to 29 of 1,000 on two shared
+    // cores, and for 15 and 227 with six busy loops beside: processor time is a cause, and may not be the only one.
+    // The promise is one each; the bounds here are what a busy machine keeps.
     assert!(
         late.len() as u64 <= ABORTS / 20,
         "{} missed more than one:\n{}",
