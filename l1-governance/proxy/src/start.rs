@@ -33,7 +33,7 @@ pub enum StartError {
     },
     /// A key file does not hold a key.
     #[error(
-        "{0}: not a virtual key; it must read hp-<12 letters and digits>-<16 to 128 letters and digits>, as `headpond key create` makes them"
+        "{0}: not a virtual key; it must read hp-<12 of abcdefghijkmnpqrstuvwxyz23456789>-<16 to 128 letters and digits>, as `headpond key create` makes them"
     )]
     NotAKey(String),
     /// Two keys of the file are one.

@@ -63,7 +63,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<StubBody>, Infall
         .into_body()
         .collect()
         .await
-        .map(|body| body.to_bytes())
+        .map(http_body_util::Collected::to_bytes)
         .unwrap_or_default();
     let asked: serde_json::Value = serde_json::from_slice(&body).expect("the generator sends JSON");
     Ok(match key.as_str() {

@@ -63,7 +63,7 @@ impl Shape {
     fn body(self, serial: usize) -> Bytes {
         let (prompt, stream) = match self {
             Self::Prompt(bytes) => (bytes, ""),
-            Self::Stream { chunks, gap } => (
+            Self::Stream { .. } => (
                 200,
                 r#","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}"#,
             ),

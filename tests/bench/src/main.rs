@@ -87,12 +87,12 @@ async fn compare(options: &Options) -> anyhow::Result<()> {
             shape,
         };
         for _ in 0..options.repeat {
-            report.latency(shape, "direct", client::run(ports[0], "", &load).await?);
+            report.latency(shape, "direct", &client::run(ports[0], "", &load).await?);
             for subject in &subjects {
                 report.latency(
                     shape,
                     &subject.name,
-                    client::run(subject.port, &subject.key, &load).await?,
+                    &client::run(subject.port, &subject.key, &load).await?,
                 );
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::client::{Latencies, Shape};
+use crate::client::Shape;
 use crate::subjects::Cost;
 
 const BASELINE: &str = "nginx round robin";
@@ -27,7 +27,7 @@ impl Report {
     }
 
     /// Keeps the least median of the repeats.
-    pub(crate) fn latency(&mut self, shape: Shape, subject: &str, sorted: Latencies) {
+    pub(crate) fn latency(&mut self, shape: Shape, subject: &str, sorted: &[f64]) {
         let at = |share: f64| {
             sorted
                 .get((sorted.len() as f64 * share) as usize)

@@ -81,7 +81,7 @@ impl Subject {
         client::run(self.port, &self.key, load)
             .await
             .with_context(|| format!("measuring {}", self.name))?;
-        let used = self.process.cpu()? - before;
+        let used = self.process.cpu()?.saturating_sub(before);
         Ok(Cost {
             cpu_us: used.as_secs_f64() * 1e6 / load.requests as f64,
             resident: self.process.resident()?,
@@ -163,7 +163,7 @@ async fn headpond_form(
 fn scheduling(backends: &[u16]) -> String {
     let mut text = "scheduling:\n  untrusted: lowest\n  room: 1000\n  endpoints:\n".to_owned();
     for backend in backends {
-        text += &format!("    - url: http://127.0.0.1:{backend}\n");
+        writeln!(text, "    - url: http://127.0.0.1:{backend}").expect("a string takes all");
     }
     text
 }
