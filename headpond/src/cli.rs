@@ -242,7 +242,7 @@ pub(crate) struct Admin {
         default_value = "http://127.0.0.1:9090"
     )]
     pub(crate) admin_url: String,
-    /// A file with the admin token (`headpond up` writes <data-dir>/admin.token)
+    /// A file with the admin token (`headpond up` writes `DIR/admin.token` in its data directory)
     #[arg(long, value_name = "FILE", env = "HEADPOND_ADMIN_TOKEN_FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 }
@@ -263,14 +263,14 @@ pub(crate) enum Key {
     Revoke {
         #[command(flatten)]
         admin: Admin,
-        /// The public part: hp-<this>-...
+        /// The public part, which stands behind `hp-`
         public: String,
     },
     /// Replace a key; the old one stays good for the overlap
     Rotate {
         #[command(flatten)]
         admin: Admin,
-        /// The public part: hp-<this>-...
+        /// The public part, which stands behind `hp-`
         public: String,
         /// How long both are good, in seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
