@@ -310,3 +310,57 @@ async fn whole_answers_state_their_length() {
     let answer = Answer::read(response).await;
     assert!(answer.header("openai-processing-ms").parse::<u64>().is_ok());
 }
+
+#[tokio::test]
+async fn scheduling_case_21_an_answer_to_an_alias_keeps_its_text_to_the_byte() {
+    let text = "ask org/demo-7b, demo or demo-alias: {\"model\":\"org/demo-7b\"}";
+    let mut said = answer(3, 0, 5);
+    said["choices"][0]["message"]["content"] = json!(text);
+    let rig = Rig::new(Stage::always(ok(said.clone()))).await;
+    let got = rig.chat(json!({"model": "demo-alias"})).await;
+    assert_eq!(rig.stage.last_body()["model"], "org/demo-7b");
+    assert_eq!(
+        got.json(),
+        said,
+        "the engine's own words, its model name included"
+    );
+    let stream = vec![data(&chunk(text, 3, 5)), data("data: [DONE]\n\n")];
+    let rig = Rig::new(Stage::always(Play::Stream(stream))).await;
+    let got = rig
+        .chat(json!({"model": "demo-alias", "stream": true}))
+        .await;
+    assert!(
+        got.text().contains(&Value::from(text).to_string()),
+        "{}",
+        got.text()
+    );
+}
+
+#[tokio::test]
+async fn case_42_a_request_is_one_attempt_here_and_says_that_retrying_is_the_callers() {
+    let headers = [
+        ("x-headpond-reason", "upstream_error"),
+        ("x-headpond-work", "prefill"),
+    ];
+    let headers = headers
+        .map(|(name, value)| (name, value.to_owned()))
+        .to_vec();
+    let failed = Play::Whole(
+        502,
+        headers,
+        json!({"error": {"message": "cut"}}).to_string(),
+    );
+    let rig = Rig::new(Stage::always(failed)).await;
+    let mut ids = Vec::new();
+    for tries in 1..=3 {
+        let got = rig.chat(json!({})).await;
+        assert_eq!((got.status, got.header("x-should-retry")), (502, "true"));
+        assert_eq!(got.header("x-headpond-work"), "prefill");
+        let (context, _) = rig.stage.last_call();
+        assert_eq!(context.request, got.request_id(), "one id, from end to end");
+        assert_eq!(rig.stage.call_count(), tries, "L1 adds no tries of its own");
+        ids.push(got.request_id());
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "each try of a client is a request of its own");
+}
