@@ -6,6 +6,8 @@ use crate::route::Route;
 
 /// Tokens a chat template puts around one turn: role markers, separators, the opening of the answer.
 const TEMPLATE_TOKENS_PER_TURN: u64 = 8;
+/// What a chat template may print anywhere in a prompt, beside the turns and the tools.
+const TEMPLATE_ARGUMENTS: [&str; 2] = ["documents", "chat_template_kwargs"];
 
 /// Counts taken from a request body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,10 @@ impl Size {
             Piece::Media(_) => size.media += 1,
             Piece::Boundary => size.turns += 1,
         });
+        if has_template(route) {
+            let arguments = TEMPLATE_ARGUMENTS.iter().filter_map(|key| root.get(key));
+            size.text_bytes += arguments.map(|value| value.raw().len() as u64).sum::<u64>();
+        }
         size
     }
 
@@ -50,5 +56,22 @@ impl Size {
         self.text_bytes
             .saturating_add(self.token_ids)
             .saturating_add(self.turns * TEMPLATE_TOKENS_PER_TURN)
+    }
+}
+
+/// Whether an engine renders the request with the chat template of its model.
+fn has_template(route: &Route) -> bool {
+    match route {
+        Route::ChatCompletions
+        | Route::Responses
+        | Route::Messages
+        | Route::CountTokens
+        | Route::Tokenize => true,
+        Route::Completions
+        | Route::Embeddings
+        | Route::Rerank
+        | Route::Detokenize
+        | Route::Models
+        | Route::Model(_) => false,
     }
 }

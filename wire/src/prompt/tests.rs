@@ -138,6 +138,30 @@ fn sizes_count_bytes_of_text_not_of_json() {
     assert_eq!(chat, expected);
     assert_eq!(chat.estimated_tokens(4000), 4 + 16);
     assert_eq!(chat.most_tokens(), 16 + 16);
+    for (route, body, text_bytes) in [
+        (
+            Route::ChatCompletions,
+            r#"{"messages":[],"documents":[{"type":"text","title":"t"}]}"#,
+            29,
+        ),
+        (
+            Route::ChatCompletions,
+            r#"{"messages":[],"chat_template_kwargs":{"date_string":"long"}}"#,
+            22,
+        ),
+        (
+            Route::Messages,
+            r#"{"messages":[],"chat_template_kwargs":{"a":[1]}}"#,
+            9,
+        ),
+        (
+            Route::Completions,
+            r#"{"prompt":"p","documents":["not read"]}"#,
+            1,
+        ),
+    ] {
+        assert_eq!(size(&route, body).text_bytes, text_bytes, "{body}");
+    }
     let ids = size(&Route::Completions, r#"{"prompt":[[1,2],[3]]}"#);
     assert_eq!((ids.token_ids, ids.turns, ids.text_bytes), (3, 2, 0));
 }
