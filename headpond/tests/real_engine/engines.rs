@@ -147,6 +147,11 @@ impl Engine {
             let stream = wire::open(Method::POST, &url, "", request).await;
             streams.push(stream.expect("the engine answers"));
         }
+        // The engine answers before it has a place.
+        until("all of them run", async || {
+            (self.metrics().await?.count("vllm:num_requests_running") == 4).then_some(())
+        })
+        .await;
         streams
     }
 
@@ -162,8 +167,12 @@ impl Engine {
 pub(crate) struct Page(pub(crate) String);
 
 impl Page {
-    /// The sum of all series of a counter or gauge, whatever their other labels.
+    /// The sum of all series of a counter or of a gauge that counts, whatever their other labels.
     pub(crate) fn count(&self, name: &str) -> u64 {
+        self.sum(name) as u64
+    }
+
+    pub(crate) fn sum(&self, name: &str) -> f64 {
         let series = self.0.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
             let value = rest
@@ -171,7 +180,7 @@ impl Page {
                 .then(|| rest.rsplit(' ').next())??;
             value.parse::<f64>().ok()
         });
-        series.sum::<f64>() as u64
+        series.sum()
     }
 }
 

@@ -86,19 +86,21 @@ async fn load_that_others_put_on_an_engine_is_seen_and_avoided() {
     let front = Front::up(engines.all());
     let busy = &engines.all()[0];
     let _others = busy.occupy(1_500).await;
-    let record = until("the load is seen", async || {
-        let answer = front.post(CHAT, "acme", &body(CHAT, &prompt(40), 1)).await;
-        let record = front.record(answer.header("x-request-id")).await;
-        let kv_use = record.candidates().get(busy.name())?["kv_use"].as_f64()?;
-        (kv_use > 0.1).then_some(record)
+    until("the load is seen", async || {
+        let load = r#"headpond_scheduler_saturation{cause="load"}"#;
+        (front.metrics().await.sum(load) > 0.05).then_some(())
     })
     .await;
+    let answer = front.post(CHAT, "acme", &body(CHAT, &prompt(40), 1)).await;
+    let record = front.record(answer.header("x-request-id")).await;
     for (name, candidate) in record.candidates() {
         println!(
             "{name}: KV use {}, score {}",
             candidate["kv_use"], candidate["score"]
         );
     }
+    let kv_use = record.candidates()[busy.name()]["kv_use"].as_f64();
+    assert!(kv_use.is_some_and(|kv_use| kv_use > 0.1), "{kv_use:?}");
     assert_ne!(
         record.endpoint(),
         busy.name(),
