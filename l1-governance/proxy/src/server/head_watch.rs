@@ -1,6 +1,7 @@
 //! Watches the bytes of a connection for what the HTTP library does not report: a request head that
-//! states its length twice (`content-length` and `transfer-encoding`), and a head that arrives too
-//! slowly. At the end it reads on for a moment. It parses nothing else and changes no byte.
+//! states its length twice (`content-length` and `transfer-encoding`), a head that arrives too
+//! slowly, and a client that does not read. At the end it reads on for a moment. It parses nothing
+//! else and changes no byte.
 
 use std::future::Future;
 use std::io;
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Version;
-use memchr::memmem;
+use memchr::memchr_iter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
@@ -45,7 +46,9 @@ impl Framing {
 
     /// A request has been read to its end.
     pub(super) fn expect_head(&self, version: Version) {
-        self.head_next.store(true, Ordering::Release);
+        // A connection of HTTP/2 has no further head to wait for: what follows are frames.
+        self.head_next
+            .store(version < Version::HTTP_2, Ordering::Release);
         let interim = version == Version::HTTP_11;
         self.unanswered.store(interim, Ordering::Release);
         self.read.notify_one();
@@ -73,6 +76,9 @@ pub(super) struct HeadWatch<T> {
     framing: Arc<Framing>,
     head: Head,
     limit: Duration,
+    idle: Duration,
+    /// Runs while something is to be written and the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
     linger: Option<Linger>,
 }
 
@@ -98,7 +104,8 @@ enum Head {
 }
 
 impl<T> HeadWatch<T> {
-    /// `limit` is for a head from its first byte on, `idle` for a connection that says nothing.
+    /// `limit` is for a head from its first byte on, `idle` for a connection that says nothing, or
+    /// does not read what it asked for.
     pub(super) fn new(io: T, limit: Duration, idle: Duration) -> (Self, Arc<Framing>) {
         let deadline = Box::pin(tokio::time::sleep(idle));
         let framing = Arc::new(Framing::default());
@@ -107,6 +114,8 @@ impl<T> HeadWatch<T> {
             framing: Arc::clone(&framing),
             head: Head::First { deadline },
             limit,
+            idle,
+            stalled: None,
             linger: None,
         };
         (watch, framing)
@@ -136,6 +145,24 @@ impl<T> HeadWatch<T> {
         }
     }
 
+    /// An answer that is not read keeps its place in an engine, so it is not kept for ever.
+    fn unless_stalled(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let idle = self.idle;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle)));
+        let over = stalled.as_mut().poll(context);
+        over.map(|()| Err(io::Error::from(io::ErrorKind::TimedOut)))
+    }
+
     fn pass(&mut self, verdict: Verdict) {
         self.head = Head::Passed;
         self.framing
@@ -155,7 +182,14 @@ fn judge(bytes: &[u8]) -> Option<Verdict> {
     if bytes.starts_with(b"PRI * HTTP/2") || bytes.len() > HEAD_CAP {
         return Some(Verdict::Fine);
     }
-    let end = memmem::find(bytes, b"\r\n\r\n").or_else(|| memmem::find(bytes, b"\n\n"))?;
+    // As the HTTP library reads it: blank lines before a head are skipped, and any line may end in a bare line feed.
+    let blank = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let bytes = &bytes[bytes.iter().take_while(|byte| blank(byte)).count()..];
+    let end = memchr_iter(b'\n', bytes).find(|at| {
+        [&b"\n"[..], b"\r\n"]
+            .iter()
+            .any(|next| bytes[at + 1..].starts_with(next))
+    })?;
     let (mut length, mut encoding) = (false, false);
     for line in bytes[..end].split(|byte| *byte == b'\n').skip(1) {
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
@@ -222,7 +256,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(context, bytes);
         self.framing.wrote(&written, bytes.len());
-        written
+        self.unless_stalled(context, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -249,7 +283,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
         let written = Pin::new(&mut self.io).poll_write_vectored(context, buffers);
         let whole = buffers.iter().map(|buffer| buffer.len()).sum();
         self.framing.wrote(&written, whole);
-        written
+        self.unless_stalled(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -285,6 +319,15 @@ mod tests {
                 "POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\ntransfer-encoding: x\n\n",
                 Some(Verdict::Fine),
             ),
+            (
+                "POST / HTTP/1.1\ncontent-length: 3\n\r\nabc",
+                Some(Verdict::Fine),
+            ),
+            (
+                "\r\n\r\nPOST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\n\r\n",
+                Some(Verdict::TwoLengths),
+            ),
+            ("\r\n\r\n", None),
             ("PRI * HTTP/2.0\r\n", Some(Verdict::Fine)),
         ] {
             assert_eq!(judge(head.as_bytes()), verdict, "{head}");

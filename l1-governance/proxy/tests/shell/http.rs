@@ -498,6 +498,62 @@ async fn http_2_streams_share_a_connection() {
 }
 
 #[tokio::test]
+async fn a_client_that_does_not_read_its_answer_is_let_go() {
+    let piece = data(&chunk(&"x".repeat(512 * 1024), 14, 1));
+    let play = Play::Stream(vec![piece; 64]);
+    let server = Server::start(Stage::always(play), |config| {
+        config["timeouts"] = json!({"idle": "200ms"});
+    })
+    .await;
+    let mut stream = server.connect().await;
+    let request = raw("HTTP/1.1", "", &stream_body());
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("the server reads");
+    while server.rig.stage.cancelled.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.rig.assert_quiet().await;
+}
+
+#[tokio::test]
+async fn frames_after_a_request_of_http_2_are_not_waited_for_as_a_head() {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u8::try_from(payload.len()).expect("a short frame");
+        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
+        config["timeouts"] = json!({"header_read": "100ms"});
+    })
+    .await;
+    let mut stream = server.connect().await;
+    let settings = frame(4, 0, 0, b"");
+    // `GET /livez` over `http`: indexed fields but for the path.
+    let headers = frame(1, 0b101, 1, b"\x82\x86\x04\x06/livez");
+    let opening = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &settings,
+        &headers,
+    ]
+    .concat();
+    stream.write_all(&opening).await.expect("the server reads");
+    let mut seen = Vec::new();
+    let mut buffer = [0; 4096];
+    while !seen.windows(3).any(|bytes| bytes == b"ok\n") {
+        let count = stream.read(&mut buffer).await.expect("the server answers");
+        assert!(count > 0, "closed before the answer");
+        seen.extend_from_slice(&buffer[..count]);
+    }
+    let ping = frame(6, 0, 0, b"8 bytes.");
+    stream.write_all(&ping).await.expect("the server reads");
+    // Longer than a head may take: everything that is sent meanwhile is one answer to the ping.
+    let rest = async { while stream.read(&mut buffer).await.is_ok_and(|count| count > 0) {} };
+    let closed = tokio::time::timeout(Duration::from_millis(400), rest).await;
+    assert!(closed.is_err(), "the connection was closed");
+}
+
+#[tokio::test]
 async fn the_remote_scheduler_signs_what_it_sends() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
