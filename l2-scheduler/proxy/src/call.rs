@@ -29,8 +29,8 @@ use crate::relay::{Relay, Verdict};
 use crate::upstream::{Answer, AnswerBody, Outbound};
 use crate::watch::{Seen, Watch};
 
-/// Frames kept while a stream has said nothing yet; comments can come for as long as a request waits.
-const SILENT_BYTES: usize = 64 << 10;
+/// Frames kept while a stream has said nothing yet: comments, and a Responses stream repeats its whole request first.
+const SILENT_BYTES: usize = 4 << 20;
 /// Of an engine's error this much is read, for its usage and to use the connection again.
 const ERROR_BYTES: usize = 64 << 10;
 

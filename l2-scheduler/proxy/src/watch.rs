@@ -15,7 +15,7 @@ pub(crate) struct Watch {
     route: Route,
     reader: Reader,
     meter: Meter,
-    /// The first event that carries data has been seen.
+    /// An event has been seen that only comes once the engine works on the request.
     opened: bool,
     /// The HTTP status an error inside the stream names, if one came.
     error_status: Option<u16>,
@@ -142,7 +142,10 @@ impl Watch {
     }
 
     fn note(&mut self, fact: &StreamFact) {
-        self.opened = true;
+        // A Responses stream announces itself before the engine has admitted it.
+        let announces = matches!(self.route, Route::Responses);
+        self.opened |=
+            !announces || fact.generated || fact.done || fact.finished || fact.error.is_some();
         if let Some(StreamError { status, .. }) = &fact.error {
             self.error_status = *status;
         }

@@ -73,6 +73,14 @@ impl View {
                 .is_some_and(fell)
     }
 
+    /// Whether the engine has computed something since the last observation.
+    pub(crate) fn shows_work(&self, observation: &Observation) -> bool {
+        let rose = |(old, new): (f64, f64)| new > old;
+        self.counter
+            .zip(observation.monotone_counter)
+            .is_some_and(rose)
+    }
+
     pub(crate) fn observe(&mut self, now: Timestamp, observation: &Observation, own: &Load) {
         self.last_scrape = Some(now);
         self.failed_scrapes = 0;

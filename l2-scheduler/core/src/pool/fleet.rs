@@ -169,6 +169,10 @@ impl Pool {
             self.start_cold(index);
         }
         let endpoint = &mut self.endpoints[index];
+        // An engine that works for others is busy, however silent ours are; one that hangs counts nothing.
+        if endpoint.view.shows_work(observation) {
+            endpoint.last_sign = now;
+        }
         endpoint.view.observe(now, observation, &endpoint.load);
         endpoint.pace.relax(now);
         if let Some(models) = &observation.models {

@@ -26,6 +26,21 @@ fn only_data_is_an_answer_and_only_the_first_can_be_a_failure() {
 }
 
 #[test]
+fn a_responses_stream_that_only_announces_itself_has_said_nothing() {
+    let announced =
+        "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{}}\n\n";
+    let output = "data: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n";
+    let failed =
+        "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"message\":\"x\"}}}\n\n";
+    let mut watch = Watch::new(Route::Responses);
+    assert_eq!(watch.see(announced.as_bytes()), Ok(Seen::Nothing));
+    assert_eq!(watch.see(output.as_bytes()), Ok(Seen::Output));
+    let mut watch = Watch::new(Route::Responses);
+    assert_eq!(watch.see(announced.as_bytes()), Ok(Seen::Nothing));
+    assert!(matches!(watch.see(failed.as_bytes()), Ok(Seen::Error(_))));
+}
+
+#[test]
 fn cut_anywhere_the_complete_events_and_the_rest_add_up() {
     let stream = format!(": ping\n\n{FIRST}{FIRST}data: [DONE]\n\n");
     for cut in 0..stream.len() {

@@ -103,7 +103,8 @@ async fn after_the_first_data_no_other_endpoint_is_asked() {
             "/v1/responses",
             r#"{"model":"m","stream":true,"input":"x"}"#,
             send(
-                "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{}}\n\n",
+                "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{}}\n\n\
+                 event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n",
             ),
             "event: response.failed\ndata: {",
         ),

@@ -78,6 +78,27 @@ fn a_stopped_worker_is_noticed_by_its_silence_and_gets_nothing_new() {
 }
 
 #[test]
+fn an_engine_that_works_for_others_is_busy_and_not_hung() {
+    for works in [true, false] {
+        let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+        bench.ask(&tokens(1, 400));
+        bench.ask(&tokens(2, 400));
+        for second in 1..=60 {
+            bench.pass(seconds(1.0));
+            let generated = if works { f64::from(second) } else { 1.0 };
+            bench.feed(Input::Observed {
+                endpoint: EndpointId(0),
+                observation: Observation {
+                    monotone_counter: Some(generated),
+                    ..idle_metrics()
+                },
+            });
+        }
+        assert_eq!(bench.abandoned.is_empty(), works);
+    }
+}
+
+#[test]
 fn an_answer_that_comes_whole_may_take_its_time() {
     let mut bench = Bench::with_endpoints(1, PoolConfig::default());
     bench.ask_with(&tokens(1, 400), |request| {
