@@ -33,7 +33,7 @@ pub struct Setting {
 const SCRAPE: Duration = Duration::from_millis(100);
 
 /// What happens next. At one instant an engine goes on before the scheduler reacts, as in life.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     StepEnds(usize),
     Scrape,
@@ -272,7 +272,7 @@ impl<'a> Simulation<'a> {
                 }
                 Event::Finished { request } => self.finished(request),
                 Event::Admitted { cached_tokens, .. } => {
-                    self.figures.cached_tokens += u64::from(cached_tokens)
+                    self.figures.cached_tokens += u64::from(cached_tokens);
                 }
                 Event::Preempted { .. } => {}
             }
