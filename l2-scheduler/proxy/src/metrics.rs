@@ -55,13 +55,15 @@ struct AttemptLabel {
     end: &'static str,
 }
 
+type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
+
 /// All metrics of one scheduler.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<OutcomeLabel, Counter>,
     retries: Family<CauseLabel, Counter>,
     context_refusals: Family<ReasonLabel, Counter>,
-    saturation: Family<CauseLabel, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    saturation: Family<CauseLabel, FloatGauge>,
     queue_length: Gauge,
     queue_bytes: Gauge,
     in_flight: Gauge,
@@ -79,6 +81,8 @@ pub(crate) struct EndpointMetrics {
     pub(crate) client_closed: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) quarantined: Gauge,
+    kv_use: FloatGauge,
+    metrics_age: FloatGauge,
     pub(crate) hangs: Counter,
     pub(crate) probes: Counter,
     pub(crate) scrape_failures: Counter,
@@ -182,16 +186,21 @@ impl Metrics {
                 .get_or_create(&CauseLabel { cause: name })
                 .set(value);
         }
-        // Endpoints beyond the cap share a gauge, so they are added up.
+        // Endpoints beyond the cap share a gauge: counts are added up, and the worst of the others is shown.
         for metrics in &self.endpoints {
             metrics.in_flight.set(0);
             metrics.quarantined.set(0);
+            metrics.kv_use.set(0.0);
+            metrics.metrics_age.set(0.0);
         }
         for endpoint in &pool.endpoints {
             let metrics = self.endpoint(endpoint.id.0 as usize);
             metrics.in_flight.inc_by(i64::from(endpoint.bookings));
             let quarantined = endpoint.state == EndpointState::Quarantined;
             metrics.quarantined.inc_by(i64::from(quarantined));
+            let worst = |gauge: &FloatGauge, value: f64| gauge.set(gauge.get().max(value));
+            worst(&metrics.kv_use, endpoint.kv_use);
+            worst(&metrics.metrics_age, endpoint.metrics_age_s.unwrap_or(0.0));
         }
     }
 
@@ -221,6 +230,8 @@ fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<Endp
     let attempts = Family::<AttemptLabel, Counter>::default();
     let in_flight = Family::<EndpointLabel, Gauge>::default();
     let quarantined = Family::<EndpointLabel, Gauge>::default();
+    let kv_use = Family::<EndpointLabel, FloatGauge>::default();
+    let metrics_age = Family::<EndpointLabel, FloatGauge>::default();
     let hangs = Family::<EndpointLabel, Counter>::default();
     let probes = Family::<EndpointLabel, Counter>::default();
     let scrape_failures = Family::<EndpointLabel, Counter>::default();
@@ -238,6 +249,16 @@ fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<Endp
         "endpoint_quarantined",
         "1 while the endpoint gets probes only",
         quarantined.clone(),
+    );
+    registry.register(
+        "endpoint_kv_use_ratio",
+        "Share of the endpoint's KV cache in use, as far as known",
+        kv_use.clone(),
+    );
+    registry.register(
+        "endpoint_metrics_age_seconds",
+        "Time since the endpoint's metrics were last read; 0 before the first time",
+        metrics_age.clone(),
     );
     registry.register(
         "endpoint_hangs",
@@ -292,6 +313,8 @@ fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<Endp
                 client_closed: ended("client_closed"),
                 in_flight: in_flight.get_or_create_owned(&label),
                 quarantined: quarantined.get_or_create_owned(&label),
+                kv_use: kv_use.get_or_create_owned(&label),
+                metrics_age: metrics_age.get_or_create_owned(&label),
                 hangs: hangs.get_or_create_owned(&label),
                 probes: probes.get_or_create_owned(&label),
                 scrape_failures: scrape_failures.get_or_create_owned(&label),

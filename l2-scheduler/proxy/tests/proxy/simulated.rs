@@ -76,6 +76,14 @@ async fn conversations_stay_where_their_prefix_is_cached() {
             }
         }
     }
+    let mut page = String::new();
+    proxy.encode_metrics(&mut page);
+    for gauge in ["endpoint_kv_use_ratio", "endpoint_metrics_age_seconds"] {
+        let shown = page
+            .lines()
+            .filter(|line| line.starts_with(&format!("headpond_scheduler_{gauge}{{")));
+        assert_eq!(shown.count(), 3, "{gauge}: one per endpoint");
+    }
     let follow_ups = sessions * (turns - 1);
     assert!(
         stayed * 10 >= follow_ups * 9,
