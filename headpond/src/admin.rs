@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use governance_context::RequestId;
+use governance_context::{RequestId, names};
 use governance_proxy::{Governance, Scheduler};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -210,9 +210,12 @@ fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-fn error(status: StatusCode, code: &str, message: &str) -> Response<Body> {
-    json_answer(
+fn error(status: StatusCode, code: &'static str, message: &str) -> Response<Body> {
+    let mut response = json_answer(
         status,
         &json!({ "error": { "message": message, "code": code } }),
-    )
+    );
+    let reason = HeaderValue::from_static(code);
+    response.headers_mut().insert(names::REASON, reason);
+    response
 }

@@ -329,7 +329,11 @@ fn invalid(param: &'static str, what: &str) -> Refused {
 
 /// Reads a body; a field that is not expected is named.
 fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
-    Document::parse(body).map_err(|error| BodyRefusal::from(error).answer())?;
+    let document = Document::parse(body).map_err(|error| BodyRefusal::from(error).answer())?;
+    // An array would be read as the fields in their order.
+    if !document.root().is_object() {
+        return Err(BodyRefusal::NotAnObject.answer().into());
+    }
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
         let what = text.split(" at line ").next().unwrap_or_default();

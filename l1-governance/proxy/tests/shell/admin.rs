@@ -289,6 +289,21 @@ async fn the_admin_api_is_closed_to_everyone_else() {
 }
 
 #[tokio::test]
+async fn fields_without_names_are_no_key() {
+    let rig = rig().await;
+    for body in [
+        json!(["acme", "web", null, "n", null, null, null, null]),
+        json!(null),
+    ] {
+        let answer = rig.admin("POST", "/admin/v1/keys", ADMIN_TOKEN, body).await;
+        assert_eq!(
+            (answer.status, answer.code()),
+            (400, "invalid_json".to_owned())
+        );
+    }
+}
+
+#[tokio::test]
 async fn accounts_show_where_they_stand_and_the_ledger_agrees() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 5))), |config| {
         limit(
