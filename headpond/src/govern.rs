@@ -12,6 +12,7 @@ use crate::admin::Surface;
 use crate::cli::Govern;
 use crate::config::{self, File};
 use crate::data::DataDir;
+use crate::descriptors;
 use crate::listener;
 use crate::ready::Ready;
 use crate::shutdown::Shutdown;
@@ -73,7 +74,8 @@ pub(crate) async fn run(options: Govern) -> anyhow::Result<()> {
         ready.write(path)?;
     }
     let limit = Duration::from_secs(options.serve.drain_timeout);
-    governance_proxy::serve(listener, governance, shutdown.requested(), limit).await;
+    let places = descriptors::for_clients();
+    governance_proxy::serve(listener, governance, places, shutdown.requested(), limit).await;
     stop_admin.cancel();
     tasks.close();
     tasks.wait().await;

@@ -5,6 +5,7 @@ mod cli;
 mod client;
 mod config;
 mod data;
+mod descriptors;
 mod engine;
 mod govern;
 mod in_process;
@@ -55,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 /// One worker per core; `TOKIO_WORKER_THREADS` overrides it.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    descriptors::raise();
     Ok(tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?)

@@ -19,6 +19,7 @@ use crate::cli::Up;
 use crate::config::template::Served;
 use crate::config::{self, Checked, File};
 use crate::data::DataDir;
+use crate::descriptors;
 use crate::in_process::InProcess;
 use crate::listener;
 use crate::random;
@@ -89,6 +90,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     governance_proxy::serve(
         listener,
         stack.governance.clone(),
+        descriptors::for_clients(),
         shutdown.requested(),
         limit,
     )

@@ -15,6 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -39,25 +40,31 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AmbiguousLength;
 
-/// Serves clients until `shutdown` resolves; then takes no new request, lets open answers finish
+/// Serves at most `places` clients at once until `shutdown` resolves; then takes no new request, lets open answers finish
 /// for at most `drain_limit`, cuts what is left, and waits until every hold is settled.
 pub async fn serve<S: Scheduler>(
     listener: TcpListener,
     governance: Governance<S>,
+    places: usize,
     shutdown: impl Future<Output = ()>,
     drain_limit: Duration,
 ) {
     let connections = TaskTracker::new();
     let (graceful, cut) = (CancellationToken::new(), CancellationToken::new());
     let mut shutdown = std::pin::pin!(shutdown);
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     loop {
         tokio::select! {
             biased;
             () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = accept(&listener, &places) => match accepted {
+                Ok((stream, place)) => {
                     let (tasks, governance) = (connections.clone(), governance.clone());
-                    connections.spawn(connection(stream, governance, tasks, graceful.clone(), cut.clone()));
+                    let served = connection(stream, governance, tasks, graceful.clone(), cut.clone());
+                    connections.spawn(async move {
+                        served.await;
+                        drop(place);
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -90,6 +97,18 @@ pub async fn serve<S: Scheduler>(
     if let Err(error) = governance.drain().await {
         tracing::error!(%error, "the ledger did not confirm the last settlements");
     }
+}
+
+/// The next client, once there is a place for it. Those that wait cost us nothing: a descriptor for
+/// each of them would leave none for the connections to engines.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await;
+    let place = place.expect("places are never closed");
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, place))
 }
 
 async fn connection<S: Scheduler>(

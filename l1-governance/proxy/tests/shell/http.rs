@@ -28,6 +28,10 @@ struct Server {
 
 impl Server {
     async fn start(stage: Stage, change: impl FnOnce(&mut Value)) -> Self {
+        Self::with_places(1000, stage, change).await
+    }
+
+    async fn with_places(places: usize, stage: Stage, change: impl FnOnce(&mut Value)) -> Self {
         let rig = Arc::new(Rig::with(stage, change).await);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -38,6 +42,7 @@ impl Server {
         serving.spawn(serve(
             listener,
             governance,
+            places,
             shutdown,
             Duration::from_millis(500),
         ));
@@ -495,6 +500,25 @@ async fn http_2_streams_share_a_connection() {
         assert!(body.ends_with(DONE.as_bytes()));
     }
     server.rig.assert_quiet().await;
+}
+
+#[tokio::test]
+async fn a_client_for_whom_there_is_no_place_waits_for_one() {
+    let stage = Stage::always(ok(answer(14, 0, 1)));
+    let server = Server::with_places(1, stage, |_| {}).await;
+    let request = b"GET /livez HTTP/1.1\r\nhost: l1\r\n\r\n";
+    let mut first = server.connect().await;
+    first.write_all(request).await.expect("the server reads");
+    read_until(&mut first, "ok\n").await;
+    let mut second = server.connect().await;
+    second
+        .write_all(request)
+        .await
+        .expect("the system takes it");
+    let early = tokio::time::timeout(Duration::from_millis(100), second.readable()).await;
+    assert!(early.is_err(), "answered beside the first");
+    drop(first);
+    read_until(&mut second, "ok\n").await;
 }
 
 #[tokio::test]
