@@ -24,6 +24,7 @@ use crate::scheduler::Scheduler;
 
 mod head_watch;
 mod presence;
+mod reading;
 
 use head_watch::{Framing, HeadWatch};
 use presence::Socket;
@@ -126,9 +127,15 @@ async fn connection<S: Scheduler>(
     let io = Socket(Arc::clone(&socket));
     let (io, framing) = HeadWatch::new(io, timeouts.header_read, timeouts.idle);
     let watched = Arc::clone(&framing);
-    let service =
-        service_fn(move |request| answer(governance.clone(), Arc::clone(&framing), request));
-    let mut builder = auto::Builder::new(Tracked(tasks));
+    let mut builder = auto::Builder::new(Tracked(tasks.clone()));
+    let service = service_fn(move |request| {
+        answer(
+            governance.clone(),
+            Arc::clone(&framing),
+            tasks.clone(),
+            request,
+        )
+    });
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -178,6 +185,7 @@ fn closed<E: std::fmt::Display>(result: Result<(), E>) {
 async fn answer<S: Scheduler>(
     governance: Governance<S>,
     framing: Arc<Framing>,
+    tasks: TaskTracker,
     mut request: http::Request<Incoming>,
 ) -> Result<http::Response<crate::Body>, Infallible> {
     if framing.take_ambiguous() {
@@ -185,7 +193,12 @@ async fn answer<S: Scheduler>(
     }
     let version = request.version();
     let request = request.map(|body| Watched::new(body, version, framing));
-    Ok(Box::pin(governance.handle(request)).await)
+    let response = Box::pin(governance.handle(request)).await;
+    let patience = governance.timeouts().idle;
+    Ok(match version {
+        Version::HTTP_2 => response.map(|body| reading::while_read(body, patience, &tasks)),
+        _ => response,
+    })
 }
 
 /// A request body that tells the watcher of heads when it has ended.

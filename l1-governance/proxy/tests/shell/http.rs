@@ -541,12 +541,60 @@ async fn a_client_that_does_not_read_its_answer_is_let_go() {
     server.rig.assert_quiet().await;
 }
 
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).expect("a short frame");
+    let [high, low] = length.to_be_bytes();
+    [&[0, high, low, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+#[tokio::test]
+async fn a_stream_of_http_2_that_is_not_read_is_let_go_and_its_connection_is_not() {
+    let pieces = vec![data(&chunk("x", 14, 1)), Piece::Hang];
+    let server = Server::start(Stage::always(Play::Stream(pieces)), |config| {
+        config["timeouts"] = json!({"idle": "200ms"});
+    })
+    .await;
+    // No window: nothing of an answer may be sent.
+    let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let text = |bytes: &str| {
+        let length = u8::try_from(bytes.len()).expect("short");
+        [&[length], bytes.as_bytes()].concat()
+    };
+    let head = [
+        &[0x83, 0x86, 0x04][..],
+        &text("/v1/chat/completions"),
+        &[0],
+        &text("authorization"),
+        &text(&format!("Bearer {}", key(1))),
+    ]
+    .concat();
+    let opening = [
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+        &settings,
+        &frame(1, 0b100, 1, &head),
+        &frame(0, 1, 1, stream_body().as_bytes()),
+    ]
+    .concat();
+    let mut stream = server.connect().await;
+    stream.write_all(&opening).await.expect("the server reads");
+    while server.rig.stage.cancelled.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.rig.assert_quiet().await;
+    let ping = frame(6, 0, 0, b"8 bytes.");
+    stream.write_all(&ping).await.expect("the server reads");
+    let mut seen = Vec::new();
+    while !seen.windows(8).any(|bytes| bytes == b"8 bytes.") {
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).await.expect("it answers");
+        assert!(count > 0, "the connection was closed");
+        seen.extend_from_slice(&buffer[..count]);
+    }
+}
+
 #[tokio::test]
 async fn frames_after_a_request_of_http_2_are_not_waited_for_as_a_head() {
-    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
-        let length = u8::try_from(payload.len()).expect("a short frame");
-        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
-    };
     let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
         config["timeouts"] = json!({"header_read": "100ms"});
     })
