@@ -3,6 +3,7 @@
 //! Nothing here re-serialises what somebody else wrote. A request body is validated once and edited by spans, a
 //! stream is looked at beside the bytes that are forwarded.
 
+pub mod gather;
 pub mod json;
 pub mod prompt;
 pub mod route;

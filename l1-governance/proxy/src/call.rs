@@ -6,11 +6,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use governance_context::Context;
 use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http_body_util::BodyExt;
+use inference_wire::gather::Gather;
 
 use crate::body::{BoxBody, BoxError};
 use crate::scheduler::{Reached, Scheduler};
@@ -95,42 +96,27 @@ fn is_event_stream(parts: &Parts) -> bool {
     })
 }
 
-/// Reads a body to its end. A body of one piece is not copied.
+/// Reads a body to its end.
 async fn whole(body: &mut BoxBody, allowance: Allowance) -> Result<Bytes, Failure> {
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut gather = Gather::new(allowance.bytes, 0).expect("nothing is announced");
     loop {
         let frame = tokio::time::timeout(allowance.silence, guarded(body.frame())).await;
-        let data = match frame {
+        match frame {
             Err(_) => return Err(Failure::TimedOut),
             Ok(None) => return Err(Failure::Panicked),
-            Ok(Some(None)) => break,
+            Ok(Some(None)) => return Ok(gather.finish()),
             Ok(Some(Some(Err(error)))) => {
                 log_cut(&error);
                 return Err(Failure::Cut);
             }
-            Ok(Some(Some(Ok(frame)))) => match frame.into_data() {
-                Ok(data) => data,
-                Err(_trailers) => continue,
-            },
-        };
-        if first.len() + rest.len() + data.len() > allowance.bytes {
-            return Err(Failure::TooLarge);
-        }
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-        } else {
-            if rest.is_empty() {
-                rest.extend_from_slice(&std::mem::take(&mut first));
+            Ok(Some(Some(Ok(frame)))) => {
+                // Trailers carry nothing that is read here.
+                if let Ok(data) = frame.into_data() {
+                    gather.push(data).map_err(|_| Failure::TooLarge)?;
+                }
             }
-            rest.extend_from_slice(&data);
         }
     }
-    Ok(if rest.is_empty() {
-        first
-    } else {
-        rest.freeze()
-    })
 }
 
 pub(crate) fn log_cut(error: &BoxError) {

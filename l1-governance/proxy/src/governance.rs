@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use governance_context::{RequestId, names};
 use governance_core::catalogue::{Answer as Fault, Code};
 use governance_core::sanitize::headers;
@@ -11,6 +11,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use inference_wire::gather::Gather;
 use inference_wire::route::{self, Family, Route};
 use ledger_store::{SqliteLedger, Unavailable};
 use tokio::time::Instant;
@@ -461,38 +462,22 @@ fn too_large(most: usize) -> Refused {
     Refused::what(Code::RequestTooLarge, what).closing()
 }
 
-/// Collects a body of at most `most` bytes. A body of one piece is not copied.
+/// Collects a body of at most `most` bytes.
 async fn collect<B>(body: B, most: usize) -> Result<Bytes, Refused>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let mut body = std::pin::pin!(body);
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut gather = Gather::new(most, 0).expect("nothing is announced");
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(&error.into()))?;
         // Trailers carry nothing that is read here.
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if first.len() + rest.len() + data.len() > most {
-            return Err(too_large(most));
-        }
-        if first.is_empty() && rest.is_empty() {
-            first = data;
-        } else {
-            if rest.is_empty() {
-                rest.extend_from_slice(&std::mem::take(&mut first));
-            }
-            rest.extend_from_slice(&data);
+        if let Ok(data) = frame.into_data() {
+            gather.push(data).map_err(|_| too_large(most))?;
         }
     }
-    Ok(if rest.is_empty() {
-        first
-    } else {
-        rest.freeze()
-    })
+    Ok(gather.finish())
 }
 
 fn broken(error: &BoxError) -> Refused {

@@ -1,11 +1,12 @@
 //! The HTTP entry of `headpond schedule`: reads the request, asks [`trust`](crate::trust) who it is from, and calls.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use governance_context::Context;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use inference_wire::gather::{Gather, TooLarge};
 
 use crate::answer::{Code, Problem};
 use crate::body::Body;
@@ -13,8 +14,8 @@ use crate::config::Config;
 use crate::proxy::SchedulerProxy;
 use crate::trust::Expected;
 
-/// A body grows to its size; what is only announced is not believed beyond this.
-const BELIEVED_BYTES: usize = 1 << 20;
+/// A body up to this size may be read before its sender is known.
+const LITTLE_BYTES: u64 = 1 << 20;
 
 impl SchedulerProxy {
     /// Answers a request that came over HTTP.
@@ -83,38 +84,27 @@ impl Unread {
 
 fn expected(body: &Incoming) -> Expected {
     match body.size_hint().upper() {
-        Some(bytes) if bytes <= BELIEVED_BYTES as u64 => Expected::Little,
+        Some(bytes) if bytes <= LITTLE_BYTES => Expected::Little,
         Some(_) | None => Expected::Much,
     }
 }
 
 async fn read(mut body: Incoming, limit: usize) -> Result<Bytes, Unread> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if announced > limit {
-        return Err(Unread::TooLarge);
-    }
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
+    let mut gather = Gather::new(limit, announced)?;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Unread::Broken)?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if first.len() + all.len() + data.len() > limit {
-            return Err(Unread::TooLarge);
+        // Trailers carry nothing that is read here.
+        if let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() {
+            gather.push(data)?;
         }
-        if first.is_empty() && all.is_empty() {
-            // A body of one frame is passed on as it came.
-            first = data;
-            continue;
-        }
-        if all.is_empty() {
-            all.reserve(announced.min(BELIEVED_BYTES).max(first.len() + data.len()));
-            all.extend_from_slice(&std::mem::take(&mut first));
-        }
-        all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok(gather.finish())
+}
+
+impl From<TooLarge> for Unread {
+    fn from(_: TooLarge) -> Self {
+        Self::TooLarge
+    }
 }
 
 fn health(request: &Request<Incoming>, good: bool, text: &'static str) -> Response<Body> {
