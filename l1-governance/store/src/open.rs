@@ -138,6 +138,12 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Locked { path },
         Some(ErrorCode::DiskFull) => OpenError::Full { path },
+        // The shared memory beside the database does not fit: what else a full disk says.
+        Some(ErrorCode::SystemIoFailure)
+            if extended(&error) == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) =>
+        {
+            OpenError::Full { path }
+        }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Corrupt {
             path,
             why: error.to_string(),
@@ -150,5 +156,25 @@ pub(crate) fn explain(path: &Path, error: rusqlite::Error) -> OpenError {
             path,
             source: Box::new(error),
         },
+    }
+}
+
+fn extended(error: &rusqlite::Error) -> Option<i32> {
+    error.sqlite_error().map(|error| error.extended_code)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_however_sqlite_says_it() {
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE] {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            let told = explain(Path::new("ledger.db"), error);
+            assert!(matches!(told, OpenError::Full { .. }), "{code}: {told}");
+        }
     }
 }
