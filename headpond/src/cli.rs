@@ -57,6 +57,9 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Ledger(Ledger),
     /// Explain one request: identity, limits, reservation, queue, candidates, choice, outcome
+    ///
+    /// Where `govern` and `schedule` are two processes, each has its own part of it: ask the other one
+    /// with --admin-url.
     Why(Why),
     /// Check or show a configuration file
     #[command(subcommand)]
@@ -143,10 +146,10 @@ pub(crate) struct Schedule {
 
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Where clients connect; overrides the file
+    /// Where clients connect; overrides the file [default: 127.0.0.1:8080, `schedule`: 8081]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Option<SocketAddr>,
-    /// Where operators connect; overrides the file
+    /// Where operators connect; overrides the file [default: 127.0.0.1:9090, `schedule`: 9091]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Written, atomically, once requests are served
@@ -184,7 +187,8 @@ pub(crate) struct Engine {
 
 #[derive(Args)]
 pub(crate) struct Load {
-    /// Take address, models and keys from the ready file of `headpond up`
+    /// Take address, models and keys from the ready file of `headpond up`; or give --url, --key and
+    /// --model
     #[arg(long, value_name = "PATH", required_unless_present = "url")]
     pub(crate) ready_file: Option<PathBuf>,
     /// The server's address, e.g. http://127.0.0.1:8080
@@ -214,7 +218,7 @@ pub(crate) struct Load {
     /// Output tokens of a generated request
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) output_tokens: u32,
-    /// The engines run this many times faster than real time: times are scaled back in the report
+    /// What `headpond up --speed` was given: times are scaled back in the report
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) speed: f64,
     /// The profile whose unloaded prefill time sets the TTFT target (1 s + 3 × T_p)
@@ -242,7 +246,8 @@ pub(crate) struct Admin {
         default_value = "http://127.0.0.1:9090"
     )]
     pub(crate) admin_url: String,
-    /// A file with the admin token (`headpond up` writes `DIR/admin.token` in its data directory)
+    /// A file with the admin token, or with a key of role `lead` (`headpond up` without --config
+    /// writes `admin.token` into its data directory)
     #[arg(long, value_name = "FILE", env = "HEADPOND_ADMIN_TOKEN_FILE")]
     pub(crate) admin_token_file: Option<PathBuf>,
 }
@@ -266,7 +271,7 @@ pub(crate) enum Key {
         /// The public part, which stands behind `hp-`
         public: String,
     },
-    /// Replace a key; the old one stays good for the overlap
+    /// Replace a key: prints a new one; the old one stays good for the overlap
     Rotate {
         #[command(flatten)]
         admin: Admin,
@@ -288,7 +293,7 @@ pub(crate) struct KeyCreate {
     /// The project it belongs to
     #[arg(long, value_name = "NAME")]
     pub(crate) project: String,
-    /// The user it belongs to
+    /// The user it belongs to; a new name makes a new user
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
     /// What people call it
@@ -309,7 +314,7 @@ pub(crate) struct KeyCreate {
 pub(crate) enum Ledger {
     /// Check every invariant and the hash chain of a ledger file; exits with 1 if one is broken
     Verify {
-        /// The directory given to `headpond up` as --data-dir
+        /// The directory given to `headpond up` or `govern` as --data-dir
         #[arg(long, value_name = "DIR")]
         data_dir: PathBuf,
         /// Print JSON
@@ -331,12 +336,13 @@ pub(crate) struct Why {
 
 #[derive(Subcommand)]
 pub(crate) enum Config {
-    /// Check a file: exits with 0, or says what is wrong, where, and what is allowed
+    /// Check a file, but not its secrets: exits with 0, or says what is wrong, where, and what is
+    /// allowed
     Check {
         /// The file
         file: PathBuf,
     },
-    /// Print the configuration in force for a file, or the embedded default without one
+    /// Print a file with its defaults written out; without one, an example to start from
     Show {
         /// The file
         file: Option<PathBuf>,
