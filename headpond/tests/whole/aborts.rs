@@ -218,18 +218,15 @@ async fn clients_that_leave_before_the_first_byte_leave_nothing_behind() {
     )
     .await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let engines = wire::until("the engines' own end of every request", async || {
-        let engines = truth(&running).await;
-        (engines.len() == 61).then_some(engines)
-    })
-    .await;
+    let engines = truth(&running).await;
     assert!(running.stop().success());
     site.verify();
     let attempts = site.attempts();
     for (request, attempt) in &attempts {
-        let generated = engines[&attempt.id]["generated_tokens"]
-            .as_u64()
-            .expect("a count");
+        // Booked is not sent: a client may leave before its request has reached an engine.
+        let generated = engines.get(&attempt.id).map_or(0, |engine| {
+            engine["generated_tokens"].as_u64().expect("a count")
+        });
         if *request == plain(answer.header("x-request-id")) {
             assert_eq!(
                 (attempt.state.as_str(), attempt.output),
@@ -237,7 +234,11 @@ async fn clients_that_leave_before_the_first_byte_leave_nothing_behind() {
             );
             continue;
         }
-        assert_eq!((attempt.charged, generated), (0, 0), "{attempt:?}");
+        assert_eq!(attempt.charged, 0, "nobody saw anything: {attempt:?}");
+        assert!(
+            generated <= 1,
+            "the step it was in, and no more: {attempt:?}"
+        );
         // Released where it is known that nothing ran; else the hold waits for who knows.
         assert!(
             ["released", "unknown"].contains(&attempt.state.as_str()),
