@@ -29,6 +29,7 @@ use crate::metered::{First, Metered};
 use crate::models;
 use crate::record::Record;
 use crate::respond::{self, RateHeaders, Refused};
+use crate::room::{Full, Place};
 use crate::scheduler::Scheduler;
 use crate::server::AmbiguousLength;
 use crate::shared::{Parts, Shared, new_request_id};
@@ -256,7 +257,8 @@ impl<S: Scheduler> Governance<S> {
             self.claim(exchange, &principal, key)?;
         }
         acceptable(&head.headers)?;
-        let raw = self.read(&head.headers, body).await?;
+        let mut place = self.shared.room.enter();
+        let raw = self.read(&head.headers, body, &mut place).await?;
         let admitted = admission::admit(exchange, &principal, route, &head.headers, &raw).await?;
         Ok(Judged::Admitted(Box::new(admitted)))
     }
@@ -317,7 +319,12 @@ impl<S: Scheduler> Governance<S> {
     }
 
     /// Reads the body, within its limits of size and time.
-    async fn read<B>(&self, headers: &HeaderMap, body: B) -> Result<Bytes, Refused>
+    async fn read<B>(
+        &self,
+        headers: &HeaderMap,
+        body: B,
+        place: &mut Place<'_>,
+    ) -> Result<Bytes, Refused>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
@@ -333,7 +340,7 @@ impl<S: Scheduler> Governance<S> {
             return Err(too_large(most));
         }
         let limit = self.shared.config.timeouts.body_read;
-        match tokio::time::timeout(limit, Box::pin(collect(body, most))).await {
+        match tokio::time::timeout(limit, Box::pin(collect(body, most, place))).await {
             Ok(read) => read,
             Err(_) => Err(Refused::from(Fault::new(Code::RequestTimeout)).closing()),
         }
@@ -463,7 +470,7 @@ fn too_large(most: usize) -> Refused {
 }
 
 /// Collects a body of at most `most` bytes.
-async fn collect<B>(body: B, most: usize) -> Result<Bytes, Refused>
+async fn collect<B>(body: B, most: usize, place: &mut Place<'_>) -> Result<Bytes, Refused>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -474,10 +481,18 @@ where
         let frame = frame.map_err(|error| broken(&error.into()))?;
         // Trailers carry nothing that is read here.
         if let Ok(data) = frame.into_data() {
+            place.take(data.len()).map_err(|Full| no_room())?;
             gather.push(data).map_err(|_| too_large(most))?;
         }
     }
     Ok(gather.finish())
+}
+
+fn no_room() -> Refused {
+    let fault = Fault::new(Code::QueueFull)
+        .what("Too many large requests are being received at once")
+        .retry_after_ms(1000);
+    Refused::from(fault).closing()
 }
 
 fn broken(error: &BoxError) -> Refused {

@@ -24,6 +24,7 @@ mod metrics;
 mod models;
 pub mod record;
 mod respond;
+mod room;
 mod scheduler;
 mod server;
 mod shared;

@@ -18,6 +18,7 @@ use crate::idempotency::Running;
 use crate::identity::Owners;
 use crate::metrics::Metrics;
 use crate::record::Ring;
+use crate::room::Room;
 
 /// Distinct tier A limits counted at once.
 const LIMITS_IN_USE: usize = 100_000;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) running: Running,
     pub(crate) metrics: Metrics,
     pub(crate) ring: Ring,
+    pub(crate) room: Room,
     pub(crate) cache_key: CacheKey,
     pub(crate) admin_token: Option<blake3::Hash>,
     pub(crate) work_done: WorkDone,
@@ -65,6 +67,7 @@ impl Shared {
         Arc::new(Self {
             metrics: Metrics::new(tenants),
             ring: Ring::new(parts.config.decision_records),
+            room: Room::new(parts.config.sizes.body),
             ledger: parts.ledger,
             book: parts.book,
             owners: parts.owners,

@@ -277,6 +277,40 @@ async fn a_body_is_limited_while_it_is_read() {
 }
 
 #[tokio::test]
+async fn all_bodies_together_are_limited_while_they_are_read() {
+    let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
+        config["max_body_bytes"] = json!(2048);
+    })
+    .await;
+    let whole = raw("HTTP/1.1", "connection: close\r\n", &" ".repeat(2048));
+    let mut open = Vec::new();
+    loop {
+        let mut stream = server.connect().await;
+        let part = &whole.as_bytes()[..whole.len() - 1];
+        stream.write_all(part).await.expect("the server reads");
+        let refused = tokio::time::timeout(Duration::from_millis(20), stream.readable()).await;
+        if refused.is_ok() {
+            let answer = read_to_end(&mut stream).await;
+            assert_eq!(status(&answer), 429, "{answer}");
+            assert!(answer.contains("\"code\":\"queue_full\""), "{answer}");
+            break;
+        }
+        open.push(stream);
+        assert!(open.len() <= 17, "no end");
+    }
+    assert!(open.len() >= 16, "{}", open.len());
+    // Others are served beside them, and large ones again once they are gone.
+    let livez = "GET /livez HTTP/1.1\r\nhost: l1\r\nconnection: close\r\n\r\n";
+    assert_eq!(status(&server.exchange(livez).await), 200);
+    drop(open);
+    until("they are gone", || {
+        server.rig.metric("headpond_governance_requests_in_flight") == 0.0
+    })
+    .await;
+    assert_eq!(status(&server.exchange(&whole).await), 400);
+}
+
+#[tokio::test]
 async fn a_refusal_reaches_a_client_that_is_still_sending() {
     let server = Server::start(Stage::always(ok(answer(14, 0, 1))), |config| {
         config["max_body_bytes"] = json!(2048);
