@@ -1,5 +1,6 @@
 //! The data directory: the ledger, and the secrets that this installation made for itself.
 
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -19,7 +20,11 @@ impl DataDir {
     /// Uses or creates a directory, or makes a temporary one.
     pub(crate) fn open(path: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = path {
-            std::fs::create_dir_all(path)
+            // It holds secrets and everybody's use: nobody else's to read.
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
                 .with_context(|| format!("cannot create the data directory {}", path.display()))?;
             return Ok(Self {
                 path: path.to_owned(),
@@ -53,7 +58,15 @@ impl DataDir {
             patience,
             ..Options::new(Pepper(pepper))
         };
-        SqliteLedger::open(&Self::ledger_file(&self.path), options).map_err(anyhow::Error::new)
+        let file = Self::ledger_file(&self.path);
+        // SQLite gives the files beside it the same mode.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&file)
+            .with_context(|| format!("cannot write the ledger {}", file.display()))?;
+        SqliteLedger::open(&file, options).map_err(anyhow::Error::new)
     }
 
     /// A secret of this installation: made once, then read again.

@@ -264,3 +264,21 @@ fn help_teaches_every_command() {
         assert!(text(&output.stdout).lines().count() > 5, "{command}");
     }
 }
+
+#[test]
+fn what_it_keeps_is_nobody_elses_to_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().expect("a directory");
+    let running = Running::up(directory.path(), &[]);
+    for entry in std::fs::read_dir(directory.path().join("data")).expect("a data directory") {
+        let entry = entry.expect("an entry");
+        let mode = entry.metadata().expect("its metadata").permissions().mode();
+        let is_lock = entry.file_name().to_string_lossy().ends_with(".lock");
+        assert!(
+            is_lock || mode.trailing_zeros() >= 6,
+            "{} has mode {mode:o}",
+            entry.path().display()
+        );
+    }
+    assert!(running.stop().success());
+}

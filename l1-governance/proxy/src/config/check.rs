@@ -99,7 +99,7 @@ fn timeouts(file: &TimeoutsFile, path: &Path) -> Checked<Timeouts> {
         header_read: read(&file.header_read, "header_read", 30)?,
         body_read: read(&file.body_read, "body_read", 60)?,
         idle: read(&file.idle, "idle", 75)?,
-        answer: read(&file.answer, "answer", 600)?,
+        answer: read(&file.answer, "answer", 1800)?,
         keep_alive_grace: read(&file.keep_alive_grace, "keep_alive_grace", 10)?,
         keep_alive_every: read(&file.keep_alive_every, "keep_alive_every", 15)?,
         queue: read(&file.queue, "queue", 60)?,
