@@ -281,14 +281,15 @@ fn no_room(shortage: &Shortage, now: UnixMs) -> Refused {
                 held: MicroWtu(shortage.held),
                 resets_at: shortage.resets_at.map(rfc3339),
             };
-            let mut fault = Fault::new(Code::InsufficientQuota).quota(facts);
-            if let Some(ms) = reset_ms {
-                fault = fault.retry_after_ms(ms);
-            }
-            if shortage.fits == Fits::Never {
-                fault = fault
-                    .what("The request needs more quota than a whole window of the account grants");
-            }
+            let fault = Fault::new(Code::InsufficientQuota).quota(facts);
+            let fault = match reset_ms {
+                _ if shortage.fits == Fits::Never => fault.what(format!(
+                    "The request needs {} WTU, more than a whole window of the account grants, so that waiting does not help",
+                    MicroWtu(shortage.asked)
+                )),
+                Some(ms) => fault.retry_after_ms(ms),
+                None => fault,
+            };
             fault.into()
         }
         Unit::Tokens => {

@@ -327,7 +327,7 @@ impl Code {
                 retry: Retry::AtReset,
                 meaning: "An account that pays for the request has not enough quota left",
                 fixer: Fixer::AccountAdmin,
-                how: "Wait for the reset, ask for fewer output tokens, or ask an administrator of the account for more quota.",
+                how: "Ask for fewer output tokens, wait for the reset, or ask an administrator of the account for more quota.",
             },
             Self::NoPrice => Fact {
                 code: "no_price",
