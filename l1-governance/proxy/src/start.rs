@@ -1,7 +1,7 @@
 //! From a configuration to a running L1: declares accounts, takes over the keys of the file, builds
 //! the price book. Either all of it works or nothing starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use governance_core::account::{AccountId, Kind, PolicySpec, UnixMs};
@@ -163,6 +163,46 @@ pub(crate) async fn import_keys(
                     owners.key_limits(record.account.clone(), &key.limits);
                 }
             }
+        }
+    }
+    end_replaced(ledger, &seen).await
+}
+
+/// Ends keys whose secret was replaced in the file. One that was made by rotating a key of the file stays.
+async fn end_replaced(
+    ledger: &SqliteLedger,
+    of_file: &BTreeMap<PublicPart, String>,
+) -> Result<(), StartError> {
+    let ring = ledger.keys();
+    let mut good: BTreeSet<PublicPart> = of_file.keys().copied().collect();
+    loop {
+        let heirs: Vec<PublicPart> = ring
+            .list()
+            .filter(|record| good.contains(&record.public))
+            .filter_map(|record| record.replaced_by)
+            .filter(|heir| !good.contains(heir))
+            .collect();
+        if heirs.is_empty() {
+            break;
+        }
+        good.extend(heirs);
+    }
+    let places: BTreeSet<_> = ring
+        .list()
+        .filter(|record| of_file.contains_key(&record.public))
+        .map(|record| (&record.owner, &record.name))
+        .collect();
+    for record in ring.list() {
+        let replaced = places.contains(&(&record.owner, &record.name))
+            && !good.contains(&record.public)
+            && record.revoked.is_none();
+        if replaced {
+            let ended = ledger.revoke_key(By::Operator, record.public).await;
+            ended.map_err(|source| StartError::Ledger {
+                what: record.public.to_string(),
+                source,
+            })?;
+            tracing::warn!(key = %record.public, name = %record.name, "its secret was replaced in the configuration: ended");
         }
     }
     Ok(())

@@ -336,6 +336,33 @@ async fn accounts_show_where_they_stand_and_the_ledger_agrees() {
 }
 
 #[tokio::test]
+async fn a_key_whose_secret_is_replaced_in_the_file_ends_and_a_rotated_one_stays() {
+    use governance_proxy::Governance;
+    use governance_proxy::config::{Config, File};
+    let rig = rig().await;
+    let rotated = rig
+        .admin(
+            "POST",
+            &format!("/admin/v1/keys/{}/rotate", &key(2)[3..15]),
+            ADMIN_TOKEN,
+            json!({"overlap_seconds": 60}),
+        )
+        .await;
+    let rotated = rotated.json()["key"].as_str().expect("a key").to_owned();
+    let config = standard(&rig.dir);
+    let secret = &config["tenants"][0]["projects"][0]["keys"][0]["secret"]["file"];
+    std::fs::write(secret.as_str().expect("a path"), key(9)).expect("a key file");
+    let file: File = serde_json::from_value(config).expect("a configuration");
+    let config = Config::check(file).expect("a valid configuration");
+    let next = Governance::new(config, rig.ledger.clone(), rig.stage.clone())
+        .await
+        .expect("L1 starts");
+    for (key, status) in [(key(1), 401), (key(9), 200), (key(2), 200), (rotated, 200)] {
+        assert_eq!(next.handle(get("/v1/models", &key)).await.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_leaves_the_file_ends_and_one_of_the_api_stays() {
     use governance_proxy::Governance;
     use governance_proxy::config::{Config, File};
