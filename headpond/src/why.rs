@@ -112,16 +112,15 @@ fn render_governance(text: &mut String, record: &Value) {
         let status = number(record, "/outcome/status").unwrap_or_default();
         line(text, "outcome", Some(&format!("{status} {code}")));
     }
+    let advice = string(record, "/refusal/what_to_do");
     line(
         text,
         "refused",
-        string(record, "/refusal/message").as_deref(),
+        string(record, "/refusal/message")
+            .map(|message| without_advice(&message, advice.as_deref()))
+            .as_deref(),
     );
-    line(
-        text,
-        "what to do",
-        string(record, "/refusal/what_to_do").as_deref(),
-    );
+    line(text, "what to do", advice.as_deref());
     if let Some(total) = number(record, "/timing/total_us") {
         let at =
             |name: &str| number(record, &format!("/timing/{name}")).map_or("-".to_owned(), millis);
@@ -136,6 +135,12 @@ fn render_governance(text: &mut String, record: &Value) {
             )),
         );
     }
+}
+
+/// What callers are told ends with the advice, which has a line of its own here.
+fn without_advice(message: &str, advice: Option<&str>) -> String {
+    let bare = advice.and_then(|advice| message.strip_suffix(advice));
+    bare.unwrap_or(message).trim_end().to_owned()
 }
 
 fn limit_text(limit: &Value) -> String {

@@ -156,6 +156,12 @@ async fn why_explains_an_answer_and_a_refusal() {
         "{told}"
     );
 
+    let advice = told
+        .lines()
+        .find_map(|line| line.strip_prefix("what to do"));
+    let advice = advice.expect("a line of advice").trim();
+    assert_eq!(told.matches(advice).count(), 1, "said once:\n{told}");
+
     let nobody = run(headpond().args([
         "why",
         "01a22a33-4427-701d-9731-932504cf799e",
