@@ -1,5 +1,6 @@
 //! A thousand clients leave at random points: what they are charged is what the engines computed, and nothing is left over.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +41,8 @@ impl Leaves {
         }
     }
 
-    /// Reads that far and goes.
-    async fn read(self, mut open: Open) {
+    /// Reads that far and goes. Returns how many events arrived.
+    async fn read(self, mut open: Open) -> u64 {
         let (mut events, mut bytes) = (0, 0);
         let enough = |events, bytes| match self {
             Self::AfterEvents(most) => events >= most,
@@ -49,7 +50,7 @@ impl Leaves {
         };
         while !enough(events, bytes) {
             let Some(piece) = open.piece().await else {
-                return;
+                break;
             };
             events += piece
                 .windows(6)
@@ -57,6 +58,7 @@ impl Leaves {
                 .count() as u64;
             bytes += piece.len();
         }
+        events
     }
 }
 
@@ -92,7 +94,7 @@ async fn a_thousand_aborts_are_charged_what_the_engines_computed() {
     let site = Site::with(&[("leavers", ROOMY)], "", PATIENT);
     let running = site.up(&PACE);
     let next = Arc::new(AtomicU64::new(0));
-    let mut clients = JoinSet::new();
+    let mut clients: JoinSet<Vec<(String, u64)>> = JoinSet::new();
     for _ in 0..AT_ONCE {
         let (url, key, next) = (
             running.url().to_owned(),
@@ -100,10 +102,11 @@ async fn a_thousand_aborts_are_charged_what_the_engines_computed() {
             Arc::clone(&next),
         );
         clients.spawn(async move {
+            let mut seen = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::SeqCst);
                 if number >= ABORTS {
-                    return;
+                    return seen;
                 }
                 let (path, body, leaves) = request(number);
                 let open = wire::open(
@@ -115,11 +118,17 @@ async fn a_thousand_aborts_are_charged_what_the_engines_computed() {
                 .await
                 .expect("an answer");
                 assert_eq!(open.response.status(), 200);
-                leaves.read(open).await;
+                let id = &open.response.headers()["x-request-id"];
+                let id = plain(id.to_str().expect("visible ASCII"));
+                // Every event has a token, but for a first that names the role and those after the last token.
+                let most = body["max_tokens"].as_u64().expect("a bound");
+                let tokens = leaves.read(open).await.saturating_sub(1).min(most);
+                seen.push((id, tokens));
             }
         });
     }
-    clients.join_all().await;
+    let seen = clients.join_all().await.into_iter().flatten();
+    let seen: BTreeMap<String, u64> = seen.collect();
     at_rest(&running).await;
     let page = metrics(&running).await;
     let aborts = wire::metric(&page, "headpond_governance_client_aborts_total");
@@ -141,8 +150,10 @@ async fn a_thousand_aborts_are_charged_what_the_engines_computed() {
     let attempts = site.attempts();
     assert_eq!(attempts.len() as u64, ABORTS);
     let (mut late, mut error, mut total) = (Vec::new(), 0, 0);
-    for attempt in attempts.values() {
+    for (request, attempt) in &attempts {
         let engine = &engines[&attempt.id];
+        // What arrived is paid for, however busy the machine.
+        assert!(attempt.output >= seen[request], "{attempt:?} {engine}");
         let number = |name: &str| engine[name].as_u64().expect("a count");
         assert_eq!(attempt.state, "committed", "{attempt:?} {engine}");
         assert_eq!(
