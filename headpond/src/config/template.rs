@@ -68,7 +68,6 @@ MODELS  tenants:
           keys: [{ name: demo, role: lead, secret: { file: DATAacme.key } }]
     # A hard cap: the largest possible charge is on disk before a request runs.
     - name: globex
-      weight: 2
       limits:
         - { tier: D, wtu: 1000, per: 1d }
       projects:

@@ -20,7 +20,6 @@ pub enum Code {
     UnsupportedMediaType,
     RequestTimeout,
     InProgress,
-    IdempotencyMismatch,
     RateLimitExceeded,
     InsufficientQuota,
     NoPrice,
@@ -90,7 +89,7 @@ const SERVER: &str = "server_error";
 
 impl Code {
     /// Every code, in the order of judgement.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 31] = [
         Self::InvalidApiKey,
         Self::Forbidden,
         Self::ModelNotFound,
@@ -106,7 +105,6 @@ impl Code {
         Self::UnsupportedMediaType,
         Self::RequestTimeout,
         Self::InProgress,
-        Self::IdempotencyMismatch,
         Self::RateLimitExceeded,
         Self::InsufficientQuota,
         Self::NoPrice,
@@ -298,16 +296,6 @@ impl Code {
                 meaning: "A request with the same idempotency key is still running",
                 fixer: Fixer::Caller,
                 how: "Wait for the first request, or use another idempotency key for another request.",
-            },
-            Self::IdempotencyMismatch => Fact {
-                code: "idempotency_mismatch",
-                status: 422,
-                openai_type: INVALID,
-                anthropic_type: INVALID,
-                retry: Retry::Never,
-                meaning: "The idempotency key was used before with a different request",
-                fixer: Fixer::Caller,
-                how: "Use a new idempotency key for every new request.",
             },
             Self::RateLimitExceeded => Fact {
                 code: "rate_limit_exceeded",
