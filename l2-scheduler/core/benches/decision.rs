@@ -14,7 +14,7 @@ use governance_context::{Band, FairnessId};
 use scheduler_core::residency::{Block, BlockHasher, Chunking, Holder, Residency, Seed};
 use scheduler_core::{
     AttemptEnd, EndpointId, EndpointSpec, Input, Observation, Output, Pool, PoolConfig, Request,
-    RequestKey, ResidencyConfig, Timestamp,
+    RequestKey, ResidencyConfig, Targets, Timestamp,
 };
 
 const ENDPOINTS: u32 = 1000;
@@ -218,6 +218,8 @@ fn request(session: u32, length: u32) -> Request {
         streaming: true,
         bytes: u64::from(length) * 4,
         expires_at: None,
+        targets: Targets::default(),
+        first_arrived: None,
         tried: Vec::new(),
     }
 }

@@ -7,11 +7,11 @@ mod tests;
 pub(crate) use calibration::{Calibration, Pace};
 
 /// Weight of decoding streams that a prefill slows down.
-const BETA: f64 = 0.02;
+pub(crate) const BETA: f64 = 0.02;
 /// Weight of the own decode slow-down.
-const GAMMA: f64 = 0.3;
+pub(crate) const GAMMA: f64 = 0.3;
 /// Output tokens assumed for the own decode slow-down.
-const TYPICAL_OUTPUT: f64 = 300.0;
+pub(crate) const TYPICAL_OUTPUT: f64 = 300.0;
 /// Price of duplicate work at most.
 const MAX_KAPPA: f64 = 20.0;
 /// Utilisation is capped here, or the price would have no bound.
@@ -97,11 +97,11 @@ pub(crate) struct Offer {
 }
 
 /// Price of work done twice: the scarcer the machine, the dearer.
-pub(crate) fn kappa(prefill_utilisation: f64, kv_utilisation: f64) -> f64 {
+pub(crate) fn kappa(factor: f64, prefill_utilisation: f64, kv_utilisation: f64) -> f64 {
     let rho = prefill_utilisation
         .max(kv_utilisation)
         .clamp(0.0, MAX_UTILISATION);
-    (rho / (1.0 - rho)).min(MAX_KAPPA)
+    (factor * rho / (1.0 - rho)).min(MAX_KAPPA)
 }
 
 /// Cost of an endpoint: own time to first token and that of others, duplicate work, own decode slow-down.

@@ -33,8 +33,33 @@ pub struct Decision {
     pub predicted: Predicted,
     /// Time spent in the queue.
     pub waited: Duration,
-    /// Requests ahead of it when it arrived.
+    /// Requests for its model ahead of it when it arrived.
     pub queue_position: usize,
+    /// What its turn rested on.
+    pub turn: Turn,
+}
+
+/// Why a request went when it went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Turn {
+    /// The band it waited in: its own, or a higher one it was raised to.
+    pub band: i32,
+    /// It went before higher bands because its own had not had its guaranteed share.
+    pub by_share: bool,
+    /// Seconds left until its first token was wanted; below zero when it was late.
+    pub slack_s: f64,
+    /// Seconds per output token it was promised.
+    pub tpot_s: f64,
+    /// Output tokens expected of it.
+    pub expected_output: f64,
+    /// Targets of running streams it is expected to have cost.
+    pub misses: f64,
+    /// Later requests that went where it could have gone, while it was held back.
+    pub passed: u32,
+    /// Its band could not serve everybody in time, so flows were ordered by what they had had.
+    pub overloaded: bool,
+    /// Work its flow was charged with, in WTU.
+    pub charged_wtu: f64,
 }
 
 /// One endpoint as the decision saw it.
@@ -52,6 +77,15 @@ pub struct Candidate {
     pub queue_s: f64,
     /// Seconds its prefill would take.
     pub prefill_s: f64,
+    /// Seconds for slowing others down.
+    pub others_s: f64,
+    /// Seconds for computing what is cached elsewhere.
+    pub duplicate_s: f64,
+    /// Seconds for its own slower decoding.
+    pub decode_s: f64,
+    /// Targets of running streams expected to be missed; nothing where it was too dear to be weighed, or the policy does
+    /// not weigh them. Each counts for seconds.
+    pub misses: Option<f64>,
     /// Requests it works on or holds waiting.
     pub in_flight: u32,
     /// Tokens of context its decoding streams hold.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::cost::Pace;
 use crate::pool::{EndpointSpec, EndpointState};
 use crate::residency::{Holder, hash_bytes};
-use crate::{EndpointId, Timestamp};
+use crate::{EndpointId, EndpointLoad, PeerId, Timestamp};
 
 use health::Health;
 use load::Load;
@@ -59,6 +59,8 @@ pub(crate) struct Endpoint {
     /// Completions in a row that found almost nothing cached where much was expected.
     pub(crate) phantom_hits: u32,
     pub(crate) last_lesson: Timestamp,
+    /// What other schedulers have on it, by their latest vectors.
+    pub(crate) peers: Vec<(PeerId, Timestamp, EndpointLoad)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +100,7 @@ impl Endpoint {
             hang_timer: None,
             phantom_hits: 0,
             last_lesson: Timestamp::ZERO,
+            peers: Vec::new(),
         };
         endpoint.configure(spec, class, default_room);
         endpoint

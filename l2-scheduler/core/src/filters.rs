@@ -9,8 +9,8 @@ use crate::request::{EmptiedBy, Request};
 pub(crate) enum Eligible {
     /// Indices of endpoints are in the output; at least one.
     Some(Filtered),
-    /// Endpoints could take it, but each has all it may have. `alike`: no request for this model could go anywhere.
-    Full { alike: bool },
+    /// Endpoints could take it, but each has all it may have.
+    Full,
     /// No endpoint could ever take it as things stand.
     None(EmptiedBy),
 }
@@ -30,6 +30,10 @@ pub(crate) struct Filters {
     passed: Vec<Passed>,
     /// Indices of eligible endpoints, ascending.
     pub(crate) eligible: Vec<u32>,
+    /// Indices of those that would be but have no room, ascending.
+    pub(crate) full: Vec<u32>,
+    /// What the last application removed.
+    pub(crate) filtered: Filtered,
 }
 
 impl std::fmt::Debug for Passed {
@@ -48,6 +52,7 @@ impl Filters {
         model: ModelKey,
     ) -> Eligible {
         self.eligible.clear();
+        self.full.clear();
         let (mut filtered, known) = self.hard(endpoints, request, model);
         if self.passed.is_empty() {
             return Eligible::None(emptied_by(known, &filtered));
@@ -57,14 +62,14 @@ impl Filters {
         for passed in &self.passed {
             if passed.full {
                 filtered.full += 1;
+                self.full.push(passed.index);
             } else {
                 self.eligible.push(passed.index);
             }
         }
+        self.filtered = filtered;
         if self.eligible.is_empty() {
-            return Eligible::Full {
-                alike: filtered.context == 0 && filtered.tried == 0,
-            };
+            return Eligible::Full;
         }
         Eligible::Some(filtered)
     }

@@ -5,8 +5,11 @@ mod cost;
 mod decision;
 mod endpoint;
 mod filters;
+pub mod flow;
 mod ids;
 mod observation;
+mod peers;
+mod plan;
 mod policy;
 mod pool;
 mod request;
@@ -15,14 +18,15 @@ mod rng;
 mod time;
 mod window;
 
-pub use decision::{Candidate, Decision, Filtered, Predicted, TieBreak};
+pub use decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 pub use ids::{BookingId, EndpointId, RequestKey};
 pub use observation::Observation;
+pub use peers::{EndpointLoad, LoadVector, PeerId};
 pub use policy::{Policy, UnknownPolicy};
 pub use pool::{
-    AttemptEnd, EndpointSnapshot, EndpointSpec, EndpointState, EngineConfig, HealthConfig, Input,
-    Output, Pool, PoolConfig, PoolSnapshot, QueueConfig, ResidencyConfig, Saturation,
-    SaturationCause,
+    AttemptEnd, BandSnapshot, EndpointSnapshot, EndpointSpec, EndpointState, EngineConfig,
+    FlowSnapshot, HealthConfig, Input, Output, Pool, PoolConfig, PoolSnapshot, Queued,
+    ResidencyConfig, Saturation, SaturationCause,
 };
-pub use request::{EmptiedBy, Refusal, RefusalKind, Request};
+pub use request::{EmptiedBy, Refusal, RefusalKind, Request, Scope, Targets};
 pub use time::Timestamp;

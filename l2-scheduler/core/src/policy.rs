@@ -3,7 +3,7 @@
 
 mod choice;
 
-pub(crate) use choice::{Choice, Ties, choose};
+pub(crate) use choice::{Choice, Ties, choose, ranking};
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,8 +17,11 @@ use crate::rng::Rng;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Least predicted cost in seconds: own time to first token, harm to others, price of duplicate work.
+    /// Every request waits for the endpoint that suits it best, as long as its target allows, and goes when it harms nobody:
+    /// predicted cost, the targets others would miss, and a plan of all that waits.
     #[default]
+    Planned,
+    /// Least predicted cost in seconds, bound at arrival: own time to first token, harm to others, duplicate work.
     PredictedCost,
     /// One after the other.
     RoundRobin,
@@ -28,22 +31,36 @@ pub enum Policy {
     Weighted,
     /// Seeded chance, in proportion to weight.
     Random,
+    /// Two by chance, and of these the one with fewer requests in flight per unit of weight.
+    P2c,
+    /// Whoever holds most of the prompt, unless that one is far behind; then fewest uncached tokens in flight.
+    TokenAware,
+    /// Least product of prompt tokens to compute and requests in flight.
+    Lmetric,
 }
 
 impl Policy {
     /// Every policy, in the order of documentation.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 9] = [
+        Self::Planned,
         Self::PredictedCost,
-        Self::RoundRobin,
-        Self::LeastRequest,
+        Self::TokenAware,
+        Self::Lmetric,
         Self::Weighted,
+        Self::LeastRequest,
+        Self::P2c,
+        Self::RoundRobin,
         Self::Random,
     ];
 
     /// The name used in configuration and records.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Planned => "planned",
             Self::PredictedCost => "predicted-cost",
+            Self::P2c => "p2c",
+            Self::TokenAware => "token-aware",
+            Self::Lmetric => "lmetric",
             Self::RoundRobin => "round-robin",
             Self::LeastRequest => "least-request",
             Self::Weighted => "weighted",
@@ -60,9 +77,7 @@ impl fmt::Display for Policy {
 
 /// A policy name nobody knows.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "unknown policy `{0}`: use one of predicted-cost, round-robin, least-request, weighted, random"
-)]
+#[error("unknown policy `{0}`: use one of {names}", names = Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy(String);
 
 impl FromStr for Policy {
@@ -72,6 +87,26 @@ impl FromStr for Policy {
             .into_iter()
             .find(|policy| policy.name() == name)
             .ok_or_else(|| UnknownPolicy(name.to_owned()))
+    }
+}
+
+/// Costs within the larger of these are equal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slight {
+    pub(crate) absolute: f64,
+    pub(crate) relative: f64,
+}
+
+/// Two milliseconds, or a hundredth.
+pub(crate) const SLIGHT: Slight = Slight {
+    absolute: 0.002,
+    relative: 0.01,
+};
+
+impl Slight {
+    /// The most that still equals `least`.
+    pub(crate) fn limit(self, least: f64) -> f64 {
+        least + self.absolute.max(self.relative * least.abs())
     }
 }
 
@@ -85,7 +120,8 @@ pub(crate) struct Row {
     pub(crate) offer: Offer,
     /// Requests in flight, those of others included.
     pub(crate) in_flight: u32,
-    pub(crate) context: u64,
+    /// Prompt tokens to compute there before those of the request.
+    pub(crate) pending: f64,
     pub(crate) kv_use: f64,
     pub(crate) weight: u32,
     pub(crate) name_hash: u64,
@@ -96,6 +132,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) kappa: f64,
     /// Index of the endpoint after the one chosen last, for taking turns.
     pub(crate) turn: u32,
+    /// Peak prefill rate in tokens per second.
+    pub(crate) prefill_rate: f64,
     pub(crate) rng: &'a mut Rng,
 }
 
@@ -104,7 +142,7 @@ impl Policy {
     pub(crate) fn score(self, rows: &[Row], setting: &mut Setting<'_>, scores: &mut Vec<f64>) {
         scores.clear();
         match self {
-            Self::PredictedCost => predicted_cost(rows, setting.kappa, scores),
+            Self::Planned | Self::PredictedCost => predicted_cost(rows, setting.kappa, scores),
             Self::RoundRobin => round_robin(rows, setting.turn, scores),
             Self::LeastRequest => scores.extend(
                 rows.iter()
@@ -112,22 +150,31 @@ impl Policy {
             ),
             Self::Weighted => weighted(rows, scores),
             Self::Random => random(rows, setting.rng, scores),
+            Self::P2c => power_of_two(rows, setting.rng, scores),
+            Self::TokenAware => token_aware(rows, setting.prefill_rate, scores),
+            Self::Lmetric => {
+                scores.extend(rows.iter().map(|row| {
+                    (row.pending + f64::from(row.uncached)) * f64::from(row.in_flight + 1)
+                }))
+            }
         }
     }
 
     /// How candidates of nearly the same score are told apart.
     pub(crate) fn ties(self) -> Ties {
         match self {
-            Self::PredictedCost => Ties::Within {
-                absolute: 0.002,
-                relative: 0.01,
-            },
-            Self::Weighted => Ties::Within {
+            Self::Planned | Self::PredictedCost => Ties::Within(SLIGHT),
+            Self::Weighted | Self::TokenAware | Self::Lmetric => Ties::Within(Slight {
                 absolute: 1e-9,
                 relative: 0.0,
-            },
-            Self::RoundRobin | Self::LeastRequest | Self::Random => Ties::Chance,
+            }),
+            Self::RoundRobin | Self::LeastRequest | Self::Random | Self::P2c => Ties::Chance,
         }
+    }
+
+    /// Price of duplicate work in units of utilisation over what is left of it.
+    pub(crate) fn kappa_factor(self) -> f64 {
+        if self == Self::Planned { 2.0 } else { 1.0 }
     }
 }
 
@@ -161,6 +208,47 @@ fn random(rows: &[Row], rng: &mut Rng, scores: &mut Vec<f64>) {
         rows.iter()
             .map(|row| -(1.0 - rng.unit()).ln() / f64::from(row.weight)),
     );
+}
+
+/// Who was not drawn comes after both who were.
+fn power_of_two(rows: &[Row], rng: &mut Rng, scores: &mut Vec<f64>) {
+    let mut draw = || (rng.next() % rows.len() as u64) as usize;
+    let drawn = [draw(), draw()];
+    scores.extend(rows.iter().enumerate().map(|(at, row)| {
+        let load = f64::from(row.in_flight) / f64::from(row.weight);
+        if drawn.contains(&at) {
+            load
+        } else {
+            load + NOT_DRAWN
+        }
+    }));
+}
+
+/// More than any load.
+const NOT_DRAWN: f64 = 1e12;
+/// The part of a prompt that counts as held.
+const HELD: f64 = 0.8;
+/// Seconds of prefill at the peak rate that the holders may be behind the rest.
+const HOLDERS_BEHIND_S: f64 = 18.0;
+
+fn token_aware(rows: &[Row], prefill_rate: f64, scores: &mut Vec<f64>) {
+    let holds = |row: &Row| f64::from(row.cached) >= HELD * f64::from(row.cached + row.uncached);
+    let work = |row: &Row| row.pending + f64::from(row.uncached);
+    let least = |held: bool| {
+        rows.iter()
+            .filter(|row| holds(row) == held)
+            .map(work)
+            .fold(f64::INFINITY, f64::min)
+    };
+    let (warm, cold) = (least(true), least(false));
+    let holders_only = warm.is_finite() && warm - cold <= HOLDERS_BEHIND_S * prefill_rate;
+    scores.extend(rows.iter().map(|row| {
+        if holders_only && !holds(row) {
+            work(row) + NOT_DRAWN
+        } else {
+            work(row)
+        }
+    }));
 }
 
 struct Extremes {

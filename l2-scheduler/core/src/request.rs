@@ -32,10 +32,23 @@ pub struct Request {
     pub streaming: bool,
     /// Bytes the request holds while it waits.
     pub bytes: u64,
-    /// Expires in the queue then, if the pool's own limit is not earlier.
+    /// Expires in the queue then, if the band's own limit is not earlier.
     pub expires_at: Option<Timestamp>,
+    /// What its answer should feel like; the band's where absent.
+    pub targets: Targets,
+    /// When it first arrived, where this is a later attempt.
+    pub first_arrived: Option<Timestamp>,
     /// Endpoints that failed it already; avoided while any other is eligible.
     pub tried: Vec<EndpointId>,
+}
+
+/// Latency targets of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Time to the first token.
+    pub ttft: Option<Duration>,
+    /// Time per output token after the first.
+    pub tpot: Option<Duration>,
 }
 
 /// Why a request was not dispatched, with what helps the client.
@@ -49,6 +62,8 @@ pub struct Refusal {
     pub queue_length: usize,
     /// How long this request waited.
     pub waited: Duration,
+    /// How long it would have waited, where that is why it is refused.
+    pub predicted_wait: Option<Duration>,
 }
 
 /// The outcomes of a request other than its dispatch.
@@ -56,9 +71,17 @@ pub struct Refusal {
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
     /// The queue has no place for it.
-    QueueFull,
+    QueueFull(Scope),
+    /// It would be served too late: its target cannot be met any more, or the wait is longer than its time to live.
+    QueueWait,
+    /// A band below 0 found the pool saturated.
+    Shed,
+    /// Its flow or band has all the work it may have.
+    OverQuota(Scope),
     /// It waited as long as it may.
     QueueExpired,
+    /// A request of a higher band took its place.
+    Displaced,
     /// No endpoint can serve it.
     NoEndpoint(EmptiedBy),
     /// The pool takes no new requests.
@@ -71,13 +94,29 @@ impl RefusalKind {
     /// The stable error code.
     pub fn code(self) -> &'static str {
         match self {
-            Self::QueueFull => "queue_full",
+            Self::QueueFull(_) => "queue_full",
+            Self::QueueWait => "queue_wait",
+            Self::Shed => "shed",
+            Self::OverQuota(_) => "over_quota",
             Self::QueueExpired => "queue_expired",
+            Self::Displaced => "displaced",
             Self::NoEndpoint(_) => "no_endpoint",
             Self::ShuttingDown => "shutting_down",
             Self::ClientClosed => "client_closed",
         }
     }
+}
+
+/// Whose limit was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// The flow's.
+    Flow,
+    /// The band's.
+    Band,
+    /// The pool's.
+    Pool,
 }
 
 /// The filter that left no endpoint.

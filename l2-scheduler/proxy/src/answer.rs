@@ -41,7 +41,11 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Code {
     QueueFull,
+    QueueWait,
+    Shed,
+    OverQuota,
     QueueExpired,
+    Displaced,
     NoEndpoint,
     ShuttingDown,
     UpstreamError,
@@ -61,7 +65,11 @@ impl Code {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
+            Self::QueueWait => "queue_wait",
+            Self::Shed => "shed",
+            Self::OverQuota => "over_quota",
             Self::QueueExpired => "queue_expired",
+            Self::Displaced => "displaced",
             Self::NoEndpoint => "no_endpoint",
             Self::ShuttingDown => "shutting_down",
             Self::UpstreamError => "upstream_error",
@@ -80,7 +88,12 @@ impl Code {
 
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            Self::QueueFull | Self::QueueExpired => StatusCode::TOO_MANY_REQUESTS,
+            Self::QueueFull
+            | Self::QueueWait
+            | Self::Shed
+            | Self::OverQuota
+            | Self::QueueExpired
+            | Self::Displaced => StatusCode::TOO_MANY_REQUESTS,
             Self::NoEndpoint | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamError => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,

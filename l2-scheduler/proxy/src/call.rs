@@ -1,5 +1,6 @@
 //! The life of one call: wait for a turn, ask the engine, and until its first output try another one.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,7 +15,7 @@ use inference_wire::json::JsonError;
 use inference_wire::route::Route;
 use inference_wire::usage;
 use scheduler_core::residency::Block;
-use scheduler_core::{EndpointId, Refusal, RefusalKind, Timestamp};
+use scheduler_core::{EndpointId, Refusal, RefusalKind, Scope, Targets, Timestamp};
 
 use crate::answer::{Code, Problem, passed_headers};
 use crate::body::Body;
@@ -290,8 +291,17 @@ fn scheduler_request(
         streaming: facts.stream,
         bytes: body_bytes as u64,
         expires_at: Some(arrived + Duration::from_millis(context.ttl_ms)),
+        targets: Targets {
+            ttft: millis(context.targets.ttft_ms),
+            tpot: millis(context.targets.tpot_ms),
+        },
+        first_arrived: Some(arrived),
         tried: Vec::new(),
     }
+}
+
+fn millis(target: Option<u32>) -> Option<Duration> {
+    target.map(|ms| Duration::from_millis(u64::from(ms)))
 }
 
 /// Runs `work` until it is done or the attempt is cut; then dropping it closes the connection.
@@ -319,14 +329,46 @@ fn head(status: StatusCode, headers: http::HeaderMap) -> Response<()> {
 }
 
 fn refused(refusal: &Refusal) -> Problem {
-    let (code, message) = match refusal.kind {
-        RefusalKind::QueueFull => (Code::QueueFull, "the queue is full; try again later".into()),
+    let (code, message): (Code, Cow<'static, str>) = match refusal.kind {
+        RefusalKind::QueueFull(scope) => (
+            Code::QueueFull,
+            format!(
+                "{} has as much waiting as it may; try again later",
+                whose(scope)
+            )
+            .into(),
+        ),
+        RefusalKind::QueueWait => (
+            Code::QueueWait,
+            format!(
+                "it would have to wait {} ms, longer than its target allows; try again later",
+                refusal.predicted_wait.unwrap_or_default().as_millis()
+            )
+            .into(),
+        ),
+        RefusalKind::Shed => (
+            Code::Shed,
+            "the pool is saturated and takes no requests of this priority; try again later".into(),
+        ),
+        RefusalKind::OverQuota(scope) => (
+            Code::OverQuota,
+            format!(
+                "{} has as much work under way as it may; try again later",
+                whose(scope)
+            )
+            .into(),
+        ),
+        RefusalKind::Displaced => (
+            Code::Displaced,
+            "a request of a higher priority took its place in the queue; try again later".into(),
+        ),
         RefusalKind::QueueExpired => (
             Code::QueueExpired,
             format!(
                 "no endpoint had room within {} ms; try again later",
                 refusal.waited.as_millis()
-            ),
+            )
+            .into(),
         ),
         RefusalKind::NoEndpoint(emptied_by) => (Code::NoEndpoint, emptied_by.reason().into()),
         // Whoever withdrew its request does not wait for this; what still waits is withdrawn at the end of a drain.
@@ -338,6 +380,14 @@ fn refused(refusal: &Refusal) -> Problem {
     match refusal.retry_after {
         Some(after) => problem.retry_after(after),
         None => problem,
+    }
+}
+
+fn whose(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Flow => "the tenant",
+        Scope::Band => "the priority band",
+        Scope::Pool => "the pool",
     }
 }
 

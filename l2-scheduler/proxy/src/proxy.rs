@@ -259,10 +259,10 @@ fn pool_config(config: &Config) -> PoolConfig {
         policy: config.policy,
         ..PoolConfig::default()
     };
-    pool.queue.requests = config.queue.requests;
-    pool.queue.bytes = config.queue.bytes;
-    pool.queue.ttl = config.queue.ttl;
-    pool.queue.no_endpoint_ttl = config.queue.no_endpoint_ttl;
+    pool.flow.pool_limits.requests = config.queue.requests;
+    pool.flow.pool_limits.bytes = config.queue.bytes;
+    pool.flow.other_bands.ttl = config.queue.ttl;
+    pool.flow.no_endpoint_ttl = config.queue.no_endpoint_ttl;
     pool.engine.room = config.room;
     pool.engine.prefill_rate = config.profile.peak_prefill;
     pool.engine.batch_tokens = config.profile.batched_tokens;

@@ -171,6 +171,8 @@ impl<'a> Simulation<'a> {
             streaming: true,
             bytes: 0,
             expires_at: None,
+            targets: scheduler_core::Targets::default(),
+            first_arrived: None,
             tried: Vec::new(),
         };
         self.pool

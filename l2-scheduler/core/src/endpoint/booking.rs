@@ -1,9 +1,13 @@
 //! One attempt in flight.
 
+use governance_context::FairnessId;
+
+use crate::endpoint::ModelKey;
+use crate::flow::queue::Charge;
 use crate::{BookingId, EndpointId, Timestamp};
 
 /// What the pool keeps of a dispatched request until it ends.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Booking {
     pub(crate) id: BookingId,
     pub(crate) endpoint: EndpointId,
@@ -28,6 +32,17 @@ pub(crate) struct Booking {
     pub(crate) abandoned: bool,
     /// Position in its endpoint's list.
     pub(crate) position: usize,
+    /// Position among its endpoint's streams, once it decodes.
+    pub(crate) stream: usize,
+    pub(crate) band: i32,
+    pub(crate) fairness: FairnessId,
+    pub(crate) model: ModelKey,
+    /// Seconds per output token it wants.
+    pub(crate) tpot_s: f64,
+    /// Output tokens expected of it.
+    pub(crate) expected_output: f64,
+    /// What its flow was charged; none once given back.
+    pub(crate) charge: Option<Charge>,
     /// Since when, and from which token, its steps have been pure decoding.
     pub(crate) calm: (Timestamp, u32),
     /// When an answer that does not stream is taken to have finished its prefill.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::booking::{Booking, Phase};
 use crate::cost::StepModel;
+use crate::plan::Stream;
 use crate::{BookingId, Timestamp};
 
 #[derive(Debug, Default)]
@@ -18,7 +19,8 @@ pub(crate) struct Load {
     pending_double_area: u64,
     /// Prompt tokens (cached too) of what still prefills.
     pending_context: u64,
-    decoding: u32,
+    /// What decodes, in no order.
+    streams: Vec<Stream>,
     decoding_context: u64,
     /// When the front of `pending` began to be computed.
     anchor: Timestamp,
@@ -31,6 +33,14 @@ struct Pending {
     id: BookingId,
     tokens: u32,
     double_area: u64,
+    band: i32,
+}
+
+/// Bookings whose place another has taken in the lists of their endpoint.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) in_flight: Option<BookingId>,
+    pub(crate) stream: Option<BookingId>,
 }
 
 impl Load {
@@ -46,7 +56,7 @@ impl Load {
         self.in_flight.is_empty()
             && self.pending.is_empty()
             && self.front.is_none()
-            && self.decoding == 0
+            && self.streams.is_empty()
             && sums == [0; 4]
     }
 
@@ -67,7 +77,42 @@ impl Load {
     }
 
     pub(crate) fn decoding(&self) -> u32 {
-        self.decoding
+        self.streams.len() as u32
+    }
+
+    /// What decodes.
+    pub(crate) fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Requests of `band` in flight.
+    pub(crate) fn of_band(&self, band: i32) -> u32 {
+        let pending = self.pending.iter().filter(|pending| pending.band == band);
+        let streams = self.streams.iter().filter(|stream| stream.band == band);
+        (pending.count() + streams.count()) as u32
+    }
+
+    pub(crate) fn pending_double_area(&self) -> u64 {
+        self.pending_double_area
+    }
+
+    pub(crate) fn pending_context(&self) -> u64 {
+        self.pending_context
+    }
+
+    /// Seconds of work on the front of what prefills that are done.
+    pub(crate) fn done_seconds(
+        &self,
+        now: Timestamp,
+        model: &StepModel,
+        over: f64,
+        pace: f64,
+    ) -> f64 {
+        self.front.map_or(0.0, |front| {
+            let area = front.double_area as f64 / 2.0;
+            let whole = model.prefill(f64::from(front.tokens), area, over) * pace;
+            now.seconds_since(self.anchor).min(whole)
+        })
     }
 
     pub(crate) fn decoding_context(&self) -> u64 {
@@ -91,32 +136,6 @@ impl Load {
         self.pending.is_empty().then_some(self.calm_since)
     }
 
-    /// Seconds of prefill ahead of a new request; `foreign_tokens` wait there for others.
-    pub(crate) fn queue_seconds(
-        &self,
-        now: Timestamp,
-        model: &StepModel,
-        over: f64,
-        pace: f64,
-        foreign_tokens: f64,
-    ) -> f64 {
-        let tokens = self.pending_tokens as f64 + foreign_tokens;
-        if tokens == 0.0 {
-            return 0.0;
-        }
-        let area = self.pending_double_area as f64 / 2.0 + foreign_tokens * foreign_tokens / 2.0;
-        let all = model.prefill(tokens, area, over) * pace;
-        let progress = self.front.map_or(0.0, |front| {
-            let whole = model.prefill(
-                f64::from(front.tokens),
-                front.double_area as f64 / 2.0,
-                over,
-            ) * pace;
-            now.seconds_since(self.anchor).min(whole)
-        });
-        (all - progress).max(0.0)
-    }
-
     pub(crate) fn add(&mut self, now: Timestamp, booking: &mut Booking) {
         booking.position = self.in_flight.len();
         self.in_flight.push(booking.id);
@@ -127,6 +146,7 @@ impl Load {
             id: booking.id,
             tokens: booking.uncached,
             double_area: booking.double_area(),
+            band: booking.band,
         };
         self.pending.push_back(pending);
         self.front = self.front.or(Some(pending));
@@ -139,7 +159,16 @@ impl Load {
     pub(crate) fn start_decoding(&mut self, now: Timestamp, booking: &mut Booking) {
         self.end_prefill(now, booking);
         booking.phase = Phase::Decode;
-        self.decoding += 1;
+        booking.stream = self.streams.len();
+        self.streams.push(Stream {
+            booking: booking.id,
+            first_at: now,
+            output: booking.output,
+            tpot_s: booking.tpot_s,
+            expected: booking.expected_output,
+            is_seen: booking.streaming,
+            band: booking.band,
+        });
         self.decoding_context += booking.context();
     }
 
@@ -148,20 +177,30 @@ impl Load {
         let grown = output.saturating_sub(booking.output);
         booking.output += grown;
         self.decoding_context += u64::from(grown);
+        if let Some(stream) = self.streams.get_mut(booking.stream) {
+            stream.output = booking.output;
+        }
     }
 
-    /// Takes `booking` out; returns the one that moved into its position, if another did.
-    pub(crate) fn remove(&mut self, now: Timestamp, booking: &Booking) -> Option<BookingId> {
+    /// Takes `booking` out; returns who moved into its places, if others did.
+    pub(crate) fn remove(&mut self, now: Timestamp, booking: &Booking) -> Moved {
+        let mut moved = Moved::default();
         match booking.phase {
             Phase::Prefill => self.end_prefill(now, booking),
             Phase::Decode => {
-                self.decoding -= 1;
                 self.decoding_context -= booking.context();
+                let removed = self.streams.swap_remove(booking.stream);
+                debug_assert_eq!(removed.booking, booking.id, "a booking knows its stream");
+                moved.stream = self
+                    .streams
+                    .get(booking.stream)
+                    .map(|stream| stream.booking);
             }
         }
         let removed = self.in_flight.swap_remove(booking.position);
         debug_assert_eq!(removed, booking.id, "a booking knows its position");
-        self.in_flight.get(booking.position).copied()
+        moved.in_flight = self.in_flight.get(booking.position).copied();
+        moved
     }
 
     fn end_prefill(&mut self, now: Timestamp, booking: &Booking) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use crate::Timestamp;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Places of an endpoint that has just recovered; they double with every pause.
+const SLOW_START: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -40,6 +42,12 @@ impl Room {
 
     pub(crate) fn places(&self) -> u32 {
         self.limit.unwrap_or(self.configured).min(self.configured)
+    }
+
+    /// It has just recovered: few at first. Returns when to look again.
+    pub(crate) fn start_slowly(&mut self, now: Timestamp) -> Timestamp {
+        self.limit = Some(SLOW_START.min(self.configured));
+        now + FIRST_PAUSE
     }
 
     /// The engine refused one more while it had `in_flight` others. Returns when to look again.

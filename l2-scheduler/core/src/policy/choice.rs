@@ -1,7 +1,7 @@
 //! From scores to one endpoint, and the rivals a record should name.
 
 use crate::decision::TieBreak;
-use crate::policy::Row;
+use crate::policy::{Row, Slight};
 use crate::rng::Rng;
 
 /// Most candidates a record keeps.
@@ -11,7 +11,7 @@ const RECORDED: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ties {
     /// Within the larger of the two: most free KV cache, then rendezvous hash, then chance.
-    Within { absolute: f64, relative: f64 },
+    Within(Slight),
     /// Exactly equal: chance.
     Chance,
 }
@@ -36,7 +36,7 @@ pub(crate) fn choose(
 ) -> Choice {
     let least = scores.iter().copied().fold(f64::INFINITY, f64::min);
     let (limit, by_knowledge) = match ties {
-        Ties::Within { absolute, relative } => (least + absolute.max(relative * least.abs()), true),
+        Ties::Within(slight) => (slight.limit(least), true),
         Ties::Chance => (least, false),
     };
     let mut equal: Vec<usize> = (0..rows.len()).filter(|at| scores[*at] <= limit).collect();
@@ -86,7 +86,8 @@ fn break_tie(
     TieBreak::Random
 }
 
-fn ranking(scores: &[f64], chosen: usize) -> Vec<usize> {
+/// The chosen one and the best others by score, at most 16 in all.
+pub(crate) fn ranking(scores: &[f64], chosen: usize) -> Vec<usize> {
     let mut best: Vec<usize> = Vec::with_capacity(RECORDED + 1);
     best.push(chosen);
     for at in 0..scores.len() {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::Pool;
-use super::dispatch::Changed;
 use super::event::AttemptEnd;
 use super::timers::Timer;
 use crate::endpoint::Presence;
@@ -31,6 +30,7 @@ impl Pool {
                 self.learn_prefill(now, &booking);
             }
             self.start_decoding(now, &mut booking);
+            self.wants_plan = true;
         }
         self.bookings.insert(id, booking);
     }
@@ -42,6 +42,7 @@ impl Pool {
         };
         booking.prefill_timer = None;
         self.start_decoding(now, &mut booking);
+        self.wants_plan = true;
         self.bookings.insert(id, booking);
     }
 
@@ -95,14 +96,12 @@ impl Pool {
         self.timers
             .set(&mut booking.prefill_timer, Timer::Prefilled(id), None);
         self.ended.add(now, 1.0);
+        self.wants_plan = true;
+        self.account(now, &mut booking, end);
         let Some(index) = self.index_of_attempt(&booking) else {
             return;
         };
-        if let Some(moved) = self.endpoints[index].load.remove(now, &booking)
-            && let Some(moved) = self.bookings.get_mut(&moved)
-        {
-            moved.position = booking.position;
-        }
+        self.leave_endpoint(now, index, &booking);
         match end {
             // Nothing more is asked of an engine that has left.
             _ if self.endpoints[index].presence() == Presence::Gone => {}
@@ -114,8 +113,45 @@ impl Pool {
             AttemptEnd::Failed => self.failed(now, index, &booking),
         }
         self.watch_after_end(now, index);
-        self.turn(now, Changed::Endpoint(index));
         self.forget_if_gone(index);
+    }
+
+    fn leave_endpoint(&mut self, now: Timestamp, index: usize, booking: &Booking) {
+        let moved = self.endpoints[index].load.remove(now, booking);
+        if let Some(other) = moved.in_flight.and_then(|id| self.bookings.get_mut(&id)) {
+            other.position = booking.position;
+        }
+        if let Some(other) = moved.stream.and_then(|id| self.bookings.get_mut(&id)) {
+            other.stream = booking.stream;
+        }
+    }
+
+    /// Gives back what the flow was charged and charges what the attempt cost, as far as it is known.
+    fn account(&mut self, now: Timestamp, booking: &mut Booking, end: AttemptEnd) {
+        let cost = self.config.flow.cost;
+        let prompt = u64::from(booking.uncached) + u64::from(booking.cached);
+        let actual = match end {
+            AttemptEnd::Completed {
+                cached_tokens,
+                output_tokens,
+            } => {
+                let (fairness, model) = (&booking.fairness, booking.model);
+                self.answers.observe(fairness, model, output_tokens);
+                let cached = cached_tokens
+                    .unwrap_or(u64::from(booking.cached))
+                    .min(prompt);
+                cost.of(prompt - cached, cached, output_tokens)
+            }
+            AttemptEnd::ClientClosed => cost.of(
+                u64::from(booking.uncached),
+                u64::from(booking.cached),
+                u64::from(booking.output),
+            ),
+            AttemptEnd::Rejected | AttemptEnd::Busy | AttemptEnd::Failed => 0,
+        };
+        if let Some(charge) = booking.charge.take() {
+            self.queue.settle(now, charge, actual);
+        }
     }
 
     /// The endpoint an attempt runs on, unless another engine has taken its place.
@@ -190,7 +226,7 @@ impl Pool {
             return;
         }
         let seconds = now.seconds_since(since.max(booking.dispatched_at));
-        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
+        let foreign = self.others(now, endpoint);
         if foreign.waiting > 0 {
             return;
         }
@@ -217,7 +253,7 @@ impl Pool {
 
     fn learn_step(&mut self, now: Timestamp, index: usize, seconds: f64) {
         let endpoint = &self.endpoints[index];
-        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
+        let foreign = self.others(now, endpoint);
         let decoding = f64::from(endpoint.load.decoding() + foreign.running);
         let context = endpoint.load.decoding_context() as f64 + foreign.context;
         let calibration = &mut self.classes[endpoint.class].calibration;

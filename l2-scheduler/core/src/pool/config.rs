@@ -3,44 +3,21 @@
 use std::time::Duration;
 
 use crate::Policy;
+use crate::flow::FlowConfig;
 
 /// Settings of one pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolConfig {
     /// How endpoints are chosen.
     pub policy: Policy,
-    /// The waiting line.
-    pub queue: QueueConfig,
+    /// Who waits, for how long, and who goes first.
+    pub flow: FlowConfig,
     /// Room and first guesses for engines.
     pub engine: EngineConfig,
     /// The prefix index.
     pub residency: ResidencyConfig,
     /// Quarantine and hang detection.
     pub health: HealthConfig,
-}
-
-/// Bounds of the waiting line.
-#[derive(Clone, Debug)]
-pub struct QueueConfig {
-    /// Most requests waiting.
-    pub requests: usize,
-    /// Most bytes held by waiting requests.
-    pub bytes: u64,
-    /// Longest wait for a place.
-    pub ttl: Duration,
-    /// Longest wait for any endpoint to appear or recover.
-    pub no_endpoint_ttl: Duration,
-}
-
-impl Default for QueueConfig {
-    fn default() -> Self {
-        Self {
-            requests: 4096,
-            bytes: 256 << 20,
-            ttl: Duration::from_mins(1),
-            no_endpoint_ttl: Duration::from_secs(15),
-        }
-    }
 }
 
 /// What is assumed of an engine until it is known better.
@@ -52,6 +29,8 @@ pub struct EngineConfig {
     pub prefill_rate: f64,
     /// Tokens per engine step (`max_num_batched_tokens`).
     pub batch_tokens: u32,
+    /// Most requests without a first token per endpoint: what an engine has waiting inside.
+    pub depth: u32,
     /// Metrics older than this no longer count; the endpoint is handicapped instead.
     pub stale_after: Duration,
 }
@@ -62,6 +41,7 @@ impl Default for EngineConfig {
             room: 256,
             prefill_rate: 10_000.0,
             batch_tokens: 8192,
+            depth: 32,
             stale_after: Duration::from_secs(5),
         }
     }

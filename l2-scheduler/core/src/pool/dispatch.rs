@@ -1,368 +1,250 @@
-//! The only place that chooses: from a request to an endpoint that is booked in the same step.
+//! A choice becomes a booking and a record.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::queue::Waiting;
+use super::look::prompt_tokens;
 use super::timers::Timer;
+use super::turn::Scratch;
 use super::{Output, Pool};
-use crate::cost::{Offer, attention_area, kappa};
-use crate::decision::{Candidate, Decision, Filtered, Predicted};
-use crate::endpoint::ModelKey;
+use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
+use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 use crate::endpoint::booking::{Booking, Phase};
-use crate::filters::{Eligible, Filters};
-use crate::policy::{Choice, Row, Setting, choose};
-use crate::window::WINDOW_S;
-use crate::{BookingId, EmptiedBy, Request, Timestamp};
+use crate::flow::queue::{Charge, Pick, Waiting};
+use crate::plan::{Proposal, Spot};
+use crate::policy::{Choice, ranking};
+use crate::{BookingId, Policy, Timestamp};
 
-/// Requests of one lane that may be passed over in one turn because only their own history keeps them waiting.
-const LOOK_AHEAD: usize = 64;
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
 pub(super) const FIRST_MEAN_UNCACHED: f64 = 1000.0;
 const MEAN_STEP: f64 = 0.02;
 
-/// What may let somebody go who waits.
+/// Where a request goes, in numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Changed {
-    Fleet,
-    Endpoint(usize),
-    /// Another request waits for this model.
-    Lane(ModelKey),
-}
-
-/// What became of an attempt to place a request.
-pub(super) enum Placement {
-    Dispatched,
-    /// It has to wait for room. `alike`: so has every request for the same model.
-    Full {
-        alike: bool,
-    },
-    Empty(EmptiedBy),
-}
-
-impl Placement {
-    fn of(eligible: &Eligible) -> Self {
-        match eligible {
-            Eligible::Some(_) => Self::Dispatched,
-            Eligible::Full { alike } => Self::Full { alike: *alike },
-            Eligible::None(filter) => Self::Empty(*filter),
-        }
-    }
-}
-
-/// Buffers kept between decisions.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    filters: Filters,
-    /// Blocks cached, by endpoint.
-    depths: Vec<u32>,
-    rows: Vec<Row>,
-    scores: Vec<f64>,
-}
-
-/// When a request arrived, and behind how many.
-#[derive(Clone, Copy)]
-struct Arrival {
-    at: Timestamp,
-    position: usize,
+struct Target {
+    index: u32,
+    cached: u32,
+    uncached: u32,
+    queue_s: f64,
+    prefill_s: f64,
 }
 
 impl Pool {
-    /// Dispatches whatever waits and can go because of what changed.
-    pub(super) fn turn(&mut self, now: Timestamp, changed: Changed) {
-        if self.queue.len() == 0 {
+    pub(super) fn dispatch_planned(
+        &mut self,
+        now: Timestamp,
+        pick: Pick,
+        proposal: &Proposal,
+        cost: u64,
+        scratch: &mut Scratch,
+    ) {
+        let Some(waiting) = self.queue.get(pick.place) else {
             return;
-        }
-        let may_go = |model: &ModelKey| match changed {
-            Changed::Fleet => true,
-            Changed::Endpoint(index) => self.endpoints[index].serves(*model),
-            Changed::Lane(lane) => lane == *model,
         };
-        let mut heads: BinaryHeap<Reverse<(u64, ModelKey, usize)>> = self
-            .queue
-            .models()
-            .filter(may_go)
-            .filter_map(|model| Some(Reverse((self.queue.next_in_lane(model, 0)?, model, 0))))
-            .collect();
-        while let Some(Reverse((place, model, passed))) = heads.pop() {
-            let passed = match self.place_waiting(now, place) {
-                Placement::Dispatched => passed,
-                Placement::Full { alike: false } | Placement::Empty(EmptiedBy::Context)
-                    if passed < LOOK_AHEAD =>
-                {
-                    passed + 1
+        let prompt = prompt_tokens(&waiting.request);
+        let best = scratch.places[proposal.best];
+        scratch.scores.clear();
+        scratch
+            .scores
+            .extend(scratch.places.iter().map(crate::plan::Place::cost));
+        let ranking = ranking(&scratch.scores, proposal.best);
+        let least = scratch
+            .places
+            .iter()
+            .map(|place| place.prefill_s)
+            .fold(f64::INFINITY, f64::min);
+        let candidates: Vec<_> = ranking
+            .iter()
+            .map(|at| {
+                let place = &scratch.places[*at];
+                let spot = &scratch.spots[place.spot as usize];
+                let duplicate = scratch.kappa * (place.prefill_s - least);
+                Candidate {
+                    score: scratch.scores[*at],
+                    misses: place.misses,
+                    duplicate_s: duplicate,
+                    ..self.candidate(spot, place.cached, prompt - place.cached)
                 }
-                Placement::Full { .. } | Placement::Empty(_) => continue,
-            };
-            if let Some(next) = self.queue.next_in_lane(model, place) {
-                heads.push(Reverse((next, model, passed)));
-            }
-        }
-    }
-
-    fn place_waiting(&mut self, now: Timestamp, place: u64) -> Placement {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let eligible = match self.queue.get(place) {
-            Some(waiting) => {
-                scratch
-                    .filters
-                    .apply(&self.endpoints, &waiting.request, waiting.model)
-            }
-            None => Eligible::Full { alike: false },
+            })
+            .collect();
+        let spot = &scratch.spots[best.spot as usize];
+        let target = Target {
+            index: spot.index,
+            cached: best.cached,
+            uncached: prompt - best.cached,
+            queue_s: spot.queue_s,
+            prefill_s: best.prefill_s,
         };
-        let placement = Placement::of(&eligible);
-        if let Eligible::Some(filtered) = eligible
-            && let Some(Waiting {
-                request,
-                arrived,
-                position,
-                ..
-            }) = self.leave_queue(place)
-        {
-            self.dispatch(
-                now,
-                &request,
-                Arrival {
-                    at: arrived,
-                    position,
-                },
-                filtered,
-                &mut scratch,
-            );
-        }
-        self.scratch = scratch;
-        placement
+        let mut decision = self.record(candidates, &target);
+        decision.tie = proposal.is_tie.then_some(TieBreak::FreeKv);
+        decision.kappa = scratch.kappa;
+        decision.eligible = scratch.places.len() as u32;
+        decision.filtered = scratch.filters.filtered;
+        decision.turn.misses = proposal.misses;
+        let spot = &mut scratch.spots[best.spot as usize];
+        spot.add(prompt - best.cached, best.cached);
+        self.send(now, pick, target, cost, decision, scratch);
     }
 
-    /// Dispatches a request that has just arrived, if any endpoint can take it.
-    pub(super) fn place_new(
+    pub(super) fn dispatch_bound(
         &mut self,
         now: Timestamp,
-        request: &Request,
-        model: ModelKey,
-    ) -> Placement {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let eligible = scratch.filters.apply(&self.endpoints, request, model);
-        let placement = Placement::of(&eligible);
-        if let Eligible::Some(filtered) = eligible {
-            let arrival = Arrival {
-                at: now,
-                position: self.queue.lane_length(model),
-            };
-            self.dispatch(now, request, arrival, filtered, &mut scratch);
-        }
-        self.scratch = scratch;
-        placement
-    }
-
-    /// Which filter leaves nothing for `request`, if one does.
-    pub(super) fn emptied_by(&self, request: &Request, model: ModelKey) -> Option<EmptiedBy> {
-        match Filters::default().apply(&self.endpoints, request, model) {
-            Eligible::None(filter) => Some(filter),
-            Eligible::Some(_) | Eligible::Full { .. } => None,
-        }
-    }
-
-    fn dispatch(
-        &mut self,
-        now: Timestamp,
-        request: &Request,
-        arrival: Arrival,
+        pick: Pick,
+        choice: &Choice,
+        cost: u64,
         filtered: Filtered,
         scratch: &mut Scratch,
     ) {
-        let spread = self.find_cached(request, &mut scratch.depths);
-        self.fill_rows(now, request, scratch);
-        let engines = scratch.rows.len() as u32 + filtered.full + filtered.tried;
-        let (kappa, turn) = (
-            self.kappa(now, engines, &scratch.rows),
-            self.turn_of_round_robin(),
-        );
-        let policy = self.config.policy;
-        policy.score(
-            &scratch.rows,
-            &mut Setting {
-                kappa,
-                turn,
-                rng: &mut self.rng,
-            },
-            &mut scratch.scores,
-        );
-        let choice = choose(
-            &scratch.rows,
-            &scratch.scores,
-            policy.ties(),
-            spread,
-            &mut self.rng,
-        );
         let row = scratch.rows[choice.chosen];
-        let mut decision = self.record(&choice, scratch);
+        let least = scratch
+            .rows
+            .iter()
+            .map(|row| row.offer.prefill_s)
+            .fold(f64::INFINITY, f64::min);
+        let spot_of = |index: u32| scratch.spot_of[index as usize] as usize;
+        let candidates: Vec<_> = choice
+            .ranking
+            .iter()
+            .map(|at| {
+                let row = &scratch.rows[*at];
+                let spot = &scratch.spots[spot_of(row.index)];
+                let duplicate = scratch.kappa * (row.offer.prefill_s - least);
+                Candidate {
+                    score: scratch.scores[*at],
+                    duplicate_s: duplicate,
+                    ..self.candidate(spot, row.cached, row.uncached)
+                }
+            })
+            .collect();
+        let target = Target {
+            index: row.index,
+            cached: row.cached,
+            uncached: row.uncached,
+            queue_s: row.offer.queue_s,
+            prefill_s: row.offer.prefill_s,
+        };
+        let mut decision = self.record(candidates, &target);
+        decision.tie = choice.tie;
+        decision.kappa = scratch.kappa;
+        decision.eligible = scratch.rows.len() as u32;
         decision.filtered = filtered;
-        decision.kappa = kappa;
-        decision.waited = now.since(arrival.at);
-        decision.queue_position = arrival.position;
-        let booking = self.book(now, request, &row);
-        let endpoint = self.endpoints[row.index as usize].id;
+        let spot = spot_of(row.index);
+        scratch.spots[spot].add(row.uncached, row.cached);
+        self.send(now, pick, target, cost, decision, scratch);
+    }
+
+    fn candidate(&self, spot: &Spot, cached: u32, uncached: u32) -> Candidate {
+        let prefill_s = spot.prefill_s(uncached, cached);
+        Candidate {
+            endpoint: self.endpoints[spot.index as usize].name.clone(),
+            score: 0.0,
+            cached_tokens: cached,
+            uncached_tokens: uncached,
+            queue_s: spot.queue_s,
+            prefill_s,
+            others_s: prefill_s * BETA * spot.decoding,
+            duplicate_s: 0.0,
+            decode_s: GAMMA * TYPICAL_OUTPUT * spot.context_s(),
+            misses: None,
+            in_flight: spot.in_flight + spot.others,
+            context_tokens: spot.context as u64,
+            kv_use: spot.kv_used / spot.kv_capacity,
+            handicap_s: spot.handicap_s,
+        }
+    }
+
+    fn record(&self, candidates: Vec<Candidate>, target: &Target) -> Decision {
+        let chosen: Arc<str> = self.endpoints[target.index as usize].name.clone();
+        let runner_up = candidates.get(1);
+        Decision {
+            policy: self.config.policy,
+            chosen,
+            eligible: 0,
+            filtered: Filtered::default(),
+            runner_up: runner_up.map(|other| other.endpoint.clone()),
+            margin: runner_up.map(|other| other.score - candidates[0].score),
+            candidates,
+            tie: None,
+            kappa: 0.0,
+            predicted: Predicted {
+                cached_tokens: target.cached,
+                uncached_tokens: target.uncached,
+                queue_s: target.queue_s,
+                prefill_s: target.prefill_s,
+                ttft_s: target.queue_s + target.prefill_s,
+            },
+            waited: Duration::ZERO,
+            queue_position: 0,
+            turn: Turn::default(),
+        }
+    }
+
+    fn send(
+        &mut self,
+        now: Timestamp,
+        pick: Pick,
+        target: Target,
+        cost: u64,
+        mut decision: Decision,
+        scratch: &Scratch,
+    ) {
+        let Some((mut waiting, charge)) = self.queue.take(now, &self.config.flow, pick.place, cost)
+        else {
+            return;
+        };
+        self.left_queue(pick.place, &mut waiting);
+        let deadline = waiting.deadline;
+        decision.waited = now.since(waiting.arrived);
+        decision.queue_position = waiting.position;
+        decision.turn = Turn {
+            band: waiting.band.0,
+            by_share: pick.by_share,
+            slack_s: deadline.seconds_since(now) - now.seconds_since(deadline),
+            tpot_s: waiting.tpot_s,
+            expected_output: waiting.output,
+            misses: decision.turn.misses,
+            passed: waiting.passed,
+            overloaded: self.queue.is_overloaded(waiting.band),
+            charged_wtu: charge.cost() as f64 / 1e6,
+        };
+        let booking = self.book(now, &waiting, target, charge);
+        let index = target.index as usize;
+        let holder = self.endpoints[index]
+            .holder
+            .expect("an endpoint that is up has a cache");
+        self.residency.insert(holder, &waiting.request.blocks);
+        if self.config.policy == Policy::Planned || scratch.picks.len() > 1 {
+            self.follow(scratch, holder, &waiting.request.blocks);
+        }
+        let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);
         self.outputs.push_back(Output::Dispatch {
-            request: request.key,
+            request: waiting.request.key,
             booking,
             endpoint,
             decision: Box::new(decision),
         });
     }
 
-    /// Blocks cached per endpoint, and the hash that spreads prompts nobody holds: the first block behind what any
-    /// endpoint shares. (The first block of all would send everyone with one system prompt to one endpoint.)
-    fn find_cached(&self, request: &Request, depths: &mut Vec<u32>) -> Option<u64> {
-        depths.clear();
-        depths.resize(self.endpoints.len(), 0);
-        let mut deepest = 0;
-        self.residency.lookup(&request.blocks, |holder, depth| {
-            if let Some(Some(index)) = self.by_holder.get(holder.index()) {
-                depths[*index as usize] = depth as u32;
-                deepest = deepest.max(depth);
-            }
-        });
-        request
-            .blocks
-            .get(deepest)
-            .or(request.blocks.last())
-            .map(|block| block.hash)
-    }
-
-    fn fill_rows(&self, now: Timestamp, request: &Request, scratch: &mut Scratch) {
-        let counted = request.blocks.last().map_or(0, |block| block.end_tokens);
-        let prompt = match u32::try_from(request.prompt_tokens).unwrap_or(u32::MAX) {
-            0 => counted.max(1),
-            tokens => tokens,
-        };
-        // Blocks estimate tokens from bytes where the prompt was counted.
-        let scale = (f64::from(prompt) / f64::from(counted.max(1))).min(1.0);
-        let oldest = self.oldest_metrics(now);
-        scratch.rows.clear();
-        for index in &scratch.filters.eligible {
-            let depth = scratch.depths[*index as usize] as usize;
-            let held = if depth == 0 {
-                0
-            } else {
-                request.blocks[depth - 1].end_tokens
-            };
-            // An engine always computes the last token.
-            let cached = ((f64::from(held) * scale) as u32).min(prompt - 1);
-            scratch
-                .rows
-                .push(self.row(now, oldest, *index, cached, prompt - cached));
-        }
-    }
-
-    fn row(
-        &self,
+    fn book(
+        &mut self,
         now: Timestamp,
-        oldest: Timestamp,
-        index: u32,
-        cached: u32,
-        uncached: u32,
-    ) -> Row {
-        let endpoint = &self.endpoints[index as usize];
-        let model = self.classes[endpoint.class].calibration.model();
-        let foreign = endpoint.view.foreign(oldest);
-        let pace = endpoint.pace.factor();
-        let decoding = f64::from(endpoint.load.decoding() + foreign.running);
-        let context = endpoint.load.decoding_context() as f64 + foreign.context;
-        let over = model.over(decoding, context);
-        let waiting = f64::from(foreign.waiting) * self.mean_uncached;
-        Row {
-            index,
-            cached,
-            uncached,
-            offer: Offer {
-                queue_s: endpoint.load.queue_seconds(now, model, over, pace, waiting),
-                prefill_s: model.prefill(
-                    f64::from(uncached),
-                    attention_area(uncached, cached),
-                    over,
-                ) * pace,
-                decoding,
-                context_s: model.per_context * context * pace,
-                handicap_s: endpoint.view.handicap_seconds(oldest),
-            },
-            in_flight: endpoint.load.count() + foreign.waiting + foreign.running,
-            context: context as u64,
-            kv_use: self.kv_share(endpoint, foreign.context),
-            weight: endpoint.weight,
-            name_hash: endpoint.name_hash,
-        }
-    }
-
-    fn kappa(&mut self, now: Timestamp, engines: u32, rows: &[Row]) -> f64 {
-        let prefill = self.assigned.sum(now) / (f64::from(engines) * WINDOW_S);
-        let kv = rows.iter().map(|row| row.kv_use).sum::<f64>() / rows.len() as f64;
-        kappa(prefill, kv)
-    }
-
-    fn turn_of_round_robin(&self) -> u32 {
-        let last = self.last_chosen;
-        self.endpoints
-            .partition_point(|endpoint| Some(endpoint.id) <= last) as u32
-    }
-
-    fn record(&self, choice: &Choice, scratch: &Scratch) -> Decision {
-        let name = |at: usize| -> Arc<str> {
-            self.endpoints[scratch.rows[at].index as usize].name.clone()
-        };
-        let candidate = |at: &usize| {
-            let row = &scratch.rows[*at];
-            Candidate {
-                endpoint: name(*at),
-                score: scratch.scores[*at],
-                cached_tokens: row.cached,
-                uncached_tokens: row.uncached,
-                queue_s: row.offer.queue_s,
-                prefill_s: row.offer.prefill_s,
-                in_flight: row.in_flight,
-                context_tokens: row.context,
-                kv_use: row.kv_use,
-                handicap_s: row.offer.handicap_s,
-            }
-        };
-        let row = &scratch.rows[choice.chosen];
-        let runner_up = choice.ranking.get(1).copied();
-        Decision {
-            policy: self.config.policy,
-            chosen: name(choice.chosen),
-            candidates: choice.ranking.iter().map(candidate).collect(),
-            eligible: scratch.rows.len() as u32,
-            filtered: Filtered::default(),
-            runner_up: runner_up.map(name),
-            margin: runner_up.map(|at| scratch.scores[at] - scratch.scores[choice.chosen]),
-            tie: choice.tie,
-            kappa: 0.0,
-            predicted: Predicted {
-                cached_tokens: row.cached,
-                uncached_tokens: row.uncached,
-                queue_s: row.offer.queue_s,
-                prefill_s: row.offer.prefill_s,
-                ttft_s: row.offer.queue_s + row.offer.prefill_s,
-            },
-            waited: std::time::Duration::ZERO,
-            queue_position: 0,
-        }
-    }
-
-    fn book(&mut self, now: Timestamp, request: &Request, row: &Row) -> BookingId {
+        waiting: &Waiting,
+        target: Target,
+        charge: Charge,
+    ) -> BookingId {
+        let request = &waiting.request;
         let id = BookingId(self.next_booking);
         self.next_booking += 1;
-        let index = row.index as usize;
+        let index = target.index as usize;
         let endpoint = &mut self.endpoints[index];
-        let ttft = row.offer.queue_s + row.offer.prefill_s;
+        let ttft = target.queue_s + target.prefill_s;
         let mut booking = Booking {
             id,
             endpoint: endpoint.id,
             incarnation: endpoint.incarnation,
-            uncached: row.uncached,
-            cached: row.cached,
+            uncached: target.uncached,
+            cached: target.cached,
             output_bound: u32::try_from(request.output_bound).unwrap_or(u32::MAX),
             output: 0,
             phase: Phase::Prefill,
@@ -374,6 +256,13 @@ impl Pool {
             alone: endpoint.load.prefilling() == 0,
             abandoned: false,
             position: 0,
+            stream: 0,
+            band: waiting.band.0,
+            fairness: request.fairness.clone(),
+            model: waiting.model,
+            tpot_s: waiting.tpot_s,
+            expected_output: waiting.output,
+            charge: Some(charge),
             calm: (now, 0),
             prefill_timer: None,
         };
@@ -385,12 +274,8 @@ impl Pool {
                 .set(&mut booking.prefill_timer, Timer::Prefilled(id), presumed);
         }
         self.watch_for_hang(index, booking.overdue_at());
-        let holder = self.endpoints[index]
-            .holder
-            .expect("an endpoint that is up has a cache");
-        self.residency.insert(holder, &request.blocks);
-        self.assigned.add(now, row.offer.prefill_s);
-        self.mean_uncached += MEAN_STEP * (f64::from(row.uncached) - self.mean_uncached);
+        self.assigned.add(now, target.prefill_s);
+        self.mean_uncached += MEAN_STEP * (f64::from(target.uncached) - self.mean_uncached);
         self.bookings.insert(id, booking);
         id
     }

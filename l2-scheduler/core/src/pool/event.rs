@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{BookingId, Decision, EndpointId, Observation, Refusal, Request, RequestKey};
+use crate::flow::FlowConfig;
+use crate::{
+    BookingId, Decision, EndpointId, LoadVector, Observation, PeerId, Refusal, Request, RequestKey,
+};
 
 /// An endpoint as configured or discovered.
 #[derive(Clone, Debug)]
@@ -89,6 +92,15 @@ pub enum Input {
         /// Whether it works.
         ok: bool,
     },
+    /// Another scheduler of the pool says what load it has put on the endpoints. Newer vectors replace older ones.
+    PeerLoad {
+        /// Which scheduler.
+        peer: PeerId,
+        /// Its load.
+        vector: LoadVector,
+    },
+    /// Other settings of flow control. What waits keeps its place, its deadline and its time to live.
+    Reconfigure(Box<FlowConfig>),
     /// Refuse what arrives from here on; what waits and what is retried is still served.
     Drain,
 }

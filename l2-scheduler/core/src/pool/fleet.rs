@@ -1,15 +1,23 @@
 //! Endpoints come, change, are observed, and go.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::dispatch::Changed;
-use super::snapshot::{EndpointSnapshot, EndpointState, PoolSnapshot, Saturation, SaturationCause};
+use super::snapshot::{
+    BandSnapshot, EndpointSnapshot, EndpointState, FlowSnapshot, PoolSnapshot, Queued, Saturation,
+    SaturationCause,
+};
 use super::timers::Timer;
 use super::{Class, Pool};
 use crate::cost::{Calibration, StepModel};
 use crate::endpoint::view::View;
-use crate::endpoint::{Endpoint, Presence};
+use crate::endpoint::{Endpoint, ModelKey, Presence};
+use crate::flow::queue::{Flow, Lane};
 use crate::{EndpointId, EndpointSpec, Observation, Timestamp};
+
+/// Flows a snapshot shows.
+const SHOWN_FLOWS: usize = 64;
 
 impl Pool {
     /// The state of the pool at `now`.
@@ -22,11 +30,74 @@ impl Pool {
                 .collect(),
             queue_length: self.queue.len(),
             queue_bytes: self.queue.bytes(),
+            bands: self.queue.lanes().iter().map(band_snapshot).collect(),
+            flows: self.flow_snapshots(),
+            active_flows: self.queue.flows().count(),
+            peers: self.peers.count(),
+            peer_silence_s: self.peers.silence(now),
             bookings: self.bookings.len(),
             saturation: self.saturation(now),
             index_pairs: self.residency.pairs(),
             index_bytes: self.residency.bytes(),
         }
+    }
+
+    /// The flows with most waiting, then most running.
+    fn flow_snapshots(&self) -> Vec<FlowSnapshot> {
+        let mut flows: Vec<_> = self.queue.flows().collect();
+        flows.sort_by(|(band, a), (other, b)| {
+            let load = |flow: &Flow| Reverse((flow.len, flow.running));
+            load(a)
+                .cmp(&load(b))
+                .then(other.cmp(band))
+                .then(a.id.cmp(&b.id))
+        });
+        flows
+            .into_iter()
+            .take(SHOWN_FLOWS)
+            .map(|(band, flow)| FlowSnapshot {
+                band: band.0,
+                flow: flow.id.to_string(),
+                waiting: flow.len,
+                running: flow.running,
+                running_wtu: flow.meter.in_flight() as f64 / 1e6,
+                over_quota: flow.parked,
+            })
+            .collect()
+    }
+
+    /// The first `most` of the line for every model: who waits where, and how long that will probably take.
+    pub fn line(&mut self, now: Timestamp, most: usize) -> Vec<Queued> {
+        let mut picks = Vec::new();
+        self.queue.order(now, &self.config.flow, most, &mut picks);
+        let busy = self
+            .busy_since
+            .map_or(0, |since| now.since(since).as_secs());
+        let rate = self.queue.rate_of_last(now, busy);
+        let mut before: Vec<(ModelKey, usize)> = Vec::new();
+        let mut work = 0;
+        let mut line = Vec::with_capacity(picks.len());
+        for pick in picks {
+            let Some(waiting) = self.queue.get(pick.place) else {
+                continue;
+            };
+            let at = before
+                .iter()
+                .position(|(model, _)| *model == waiting.model)
+                .unwrap_or_else(|| {
+                    before.push((waiting.model, 0));
+                    before.len() - 1
+                });
+            line.push(Queued {
+                request: waiting.request.key,
+                position: before[at].1,
+                wait: (busy > 0 && rate > 0.0)
+                    .then(|| Duration::from_secs_f64((work as f64 / rate).min(86_400.0))),
+            });
+            before[at].1 += 1;
+            work += waiting.cost;
+        }
+        line
     }
 
     /// How full the pool is at `now`.
@@ -44,8 +115,8 @@ impl Pool {
             };
         }
         let taken = |endpoint: &Endpoint| {
-            let room = f64::from(endpoint.load.count()) / f64::from(endpoint.room.places().max(1));
-            room.max(self.kv_use(now, endpoint)).min(1.0)
+            let index = self.index_of(endpoint.id).unwrap_or_default();
+            self.spot(now, index as u32).saturation()
         };
         let value = ready().map(taken).sum::<f64>() / count as f64;
         let is_seen = ready().any(|endpoint| endpoint.view.is_fresh(self.oldest_metrics(now)));
@@ -60,12 +131,8 @@ impl Pool {
     }
 
     fn endpoint_snapshot(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointSnapshot {
-        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
-        let model = self.classes[endpoint.class].calibration.model();
-        let over = model.over(
-            f64::from(endpoint.load.decoding()),
-            endpoint.load.decoding_context() as f64,
-        );
+        let index = self.index_of(endpoint.id).unwrap_or_default();
+        let spot = self.spot(now, index as u32);
         EndpointSnapshot {
             id: endpoint.id,
             name: endpoint.name.clone(),
@@ -74,35 +141,20 @@ impl Pool {
             prefilling: endpoint.load.prefilling(),
             pending_tokens: endpoint.load.pending_tokens(),
             context_tokens: endpoint.load.decoding_context(),
-            effective_load: endpoint.load.count() + foreign.waiting + foreign.running,
+            effective_load: spot.in_flight + spot.others,
             room: endpoint.room.places(),
-            kv_use: self.kv_use(now, endpoint),
+            kv_use: spot.kv_used / spot.kv_capacity,
             metrics_age_s: endpoint.view.age_seconds(now),
             resident_tokens: endpoint
                 .holder
                 .map_or(0, |holder| self.residency.resident_tokens(holder)),
-            queue_s: endpoint
-                .load
-                .queue_seconds(now, model, over, endpoint.pace.factor(), 0.0),
+            queue_s: spot.queue_s,
         }
     }
 
     /// Metrics from before this time no longer count.
     pub(super) fn oldest_metrics(&self, now: Timestamp) -> Timestamp {
         now.before(self.config.engine.stale_after)
-    }
-
-    /// Share of the KV cache that own bookings and others hold.
-    pub(super) fn kv_use(&self, now: Timestamp, endpoint: &Endpoint) -> f64 {
-        let foreign = endpoint.view.foreign(self.oldest_metrics(now));
-        self.kv_share(endpoint, foreign.context)
-    }
-
-    /// The same where the context of others is known.
-    pub(super) fn kv_share(&self, endpoint: &Endpoint, foreign_context: f64) -> f64 {
-        let default = self.config.residency.default_capacity_tokens;
-        let capacity = endpoint.view.capacity().unwrap_or(default);
-        (endpoint.load.context() as f64 + foreign_context) / capacity.max(1) as f64
     }
 
     pub(super) fn endpoint_up(&mut self, now: Timestamp, spec: &EndpointSpec) {
@@ -131,7 +183,7 @@ impl Pool {
                 self.start_cold(index);
             }
         }
-        self.turn(now, Changed::Fleet);
+        self.wants_plan = true;
     }
 
     /// Attempts know their engine by its incarnation: those of an earlier one under the same id no longer count.
@@ -143,7 +195,7 @@ impl Pool {
     }
 
     /// It takes nothing new from here on. What it has in flight still counts until it ends.
-    pub(super) fn endpoint_down(&mut self, id: EndpointId) {
+    pub(super) fn endpoint_down(&mut self, now: Timestamp, id: EndpointId) {
         let Some(index) = self.index_of(id) else {
             return;
         };
@@ -151,6 +203,7 @@ impl Pool {
         self.drop_residency(index);
         self.endpoints[index].retire();
         self.forget_if_gone(index);
+        self.plan_soon(now);
     }
 
     pub(super) fn endpoint_draining(&mut self, id: EndpointId) {
@@ -177,11 +230,13 @@ impl Pool {
         endpoint.pace.relax(now);
         if let Some(models) = &observation.models {
             endpoint.reported_models(models);
+            self.wants_plan = true;
         }
+        let endpoint = &self.endpoints[index];
         if let Some((holder, capacity)) = endpoint.holder.zip(endpoint.view.capacity()) {
             self.residency.set_capacity(holder, capacity);
         }
-        self.turn(now, Changed::Endpoint(index));
+        self.plan_soon(now);
     }
 
     pub(super) fn scrape_failed(&mut self, id: EndpointId) {
@@ -245,6 +300,7 @@ impl Pool {
     }
 
     fn map_holders(&mut self) {
+        self.fleet_version += 1;
         self.by_holder.fill(None);
         for (index, endpoint) in self.endpoints.iter().enumerate() {
             if let Some(holder) = endpoint.holder {
@@ -263,5 +319,19 @@ impl Pool {
             .set(&mut endpoint.health.timer, Timer::Probe(endpoint.id), None);
         self.timers
             .set(&mut endpoint.hang_timer, Timer::Hang(endpoint.id), None);
+    }
+}
+
+fn band_snapshot(lane: &Lane) -> BandSnapshot {
+    BandSnapshot {
+        band: lane.band.0,
+        waiting: lane.len,
+        waiting_bytes: lane.bytes,
+        waiting_wtu: lane.cost as f64 / 1e6,
+        running: lane.running,
+        running_wtu: lane.meter.in_flight() as f64 / 1e6,
+        overloaded: lane.time.is_overloaded(),
+        newest_first: lane.codel.newest_first(),
+        over_quota: lane.parked,
     }
 }

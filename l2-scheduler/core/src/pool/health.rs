@@ -4,7 +4,6 @@
 //! that was in flight at its last sign of life is overdue. What was sent later does not excuse it, or steady traffic would
 //! hide the silence.
 
-use super::dispatch::Changed;
 use super::timers::Timer;
 use super::{Output, Pool};
 use crate::endpoint::Presence;
@@ -36,7 +35,7 @@ impl Pool {
         let next = endpoint.room.widen(now);
         self.timers
             .set(&mut endpoint.room.timer, Timer::Room(id), next);
-        self.turn(now, Changed::Endpoint(index));
+        self.wants_plan = true;
     }
 
     pub(super) fn failed(&mut self, now: Timestamp, index: usize, booking: &Booking) {
@@ -89,10 +88,14 @@ impl Pool {
         endpoint.health.recover(now);
         // What is silent from before is not held against it again.
         endpoint.last_sign = now;
+        let wider = endpoint.room.start_slowly(now);
+        self.timers
+            .set(&mut endpoint.room.timer, Timer::Room(id), Some(wider));
+        let endpoint = &mut self.endpoints[index];
         self.timers
             .set(&mut endpoint.health.timer, Timer::Probe(id), None);
         self.watch_after_end(now, index);
-        self.turn(now, Changed::Endpoint(index));
+        self.wants_plan = true;
     }
 
     /// Seconds a new attempt may be silent: until its first token, or its end if that is all it shows.

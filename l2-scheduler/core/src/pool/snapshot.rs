@@ -1,10 +1,11 @@
 //! The state of a pool for metrics and people.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::EndpointId;
+use crate::{EndpointId, RequestKey};
 
 /// A pool at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -15,6 +16,16 @@ pub struct PoolSnapshot {
     pub queue_length: usize,
     /// Bytes held by waiting requests.
     pub queue_bytes: u64,
+    /// Bands with anything waiting or running, highest first.
+    pub bands: Vec<BandSnapshot>,
+    /// The flows with most waiting, then most running, at most 64.
+    pub flows: Vec<FlowSnapshot>,
+    /// Flows with anything waiting or running.
+    pub active_flows: usize,
+    /// Other schedulers heard of, and how old the newest word of them is.
+    pub peers: usize,
+    /// Seconds since the newest word of another scheduler.
+    pub peer_silence_s: Option<f64>,
     /// Attempts in flight.
     pub bookings: usize,
     /// How full the pool is, and why.
@@ -25,12 +36,64 @@ pub struct PoolSnapshot {
     pub index_bytes: usize,
 }
 
+/// One band at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BandSnapshot {
+    /// Priority.
+    pub band: i32,
+    /// Requests waiting.
+    pub waiting: usize,
+    /// Bytes held by them.
+    pub waiting_bytes: u64,
+    /// Work that waits, in WTU.
+    pub waiting_wtu: f64,
+    /// Attempts in flight.
+    pub running: usize,
+    /// Work in flight, in WTU.
+    pub running_wtu: f64,
+    /// Not everybody can be served in time: flows are ordered by what they have had.
+    pub overloaded: bool,
+    /// Waits have been too long for too long: inside flows the newest goes first.
+    pub newest_first: bool,
+    /// Over its quota.
+    pub over_quota: bool,
+}
+
+/// One flow of one band at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlowSnapshot {
+    /// Priority of its band.
+    pub band: i32,
+    /// Fairness id.
+    pub flow: String,
+    /// Requests waiting.
+    pub waiting: usize,
+    /// Attempts in flight.
+    pub running: usize,
+    /// Work in flight, in WTU.
+    pub running_wtu: f64,
+    /// Over its quota.
+    pub over_quota: bool,
+}
+
+/// The place in line of one waiting request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Queued {
+    /// The request.
+    pub request: RequestKey,
+    /// Requests for its model that would go before it.
+    pub position: usize,
+    /// When it would go at the present rate, where that is known.
+    pub wait: Option<Duration>,
+}
+
 /// How full a pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Saturation {
     /// What the value rests on.
     pub cause: SaturationCause,
-    /// Mean over endpoints of the larger of room taken and KV taken, 0 to 1; 1 without endpoints.
+    /// Mean over endpoints of the largest of backlog, KV, waiting and places taken, each as a share of what is allowed; 0 to
+    /// 1, and 1 without endpoints.
     pub value: f64,
 }
 

@@ -2,13 +2,22 @@
 
 use std::collections::BTreeSet;
 
+use governance_context::Band;
+
+use crate::flow::queue::Place;
 use crate::{BookingId, EndpointId, Timestamp};
 
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
+    /// A look at all that waits.
+    Plan,
     /// A waiting request, by its place in the queue.
-    Waiting(u64),
+    Waiting(Place),
+    /// A flow that was over its quota, by the queue's number for it.
+    Flow(u32),
+    /// A band that was over its quota.
+    Band(Band),
     /// An answer that does not stream has presumably finished its prefill.
     Prefilled(BookingId),
     /// Room of an endpoint that was busy.
@@ -40,6 +49,11 @@ impl Timers {
             self.0.insert((at, timer));
         }
         *slot = at;
+    }
+
+    /// Sets a timer that nobody moves or clears: it may come when there is nothing left to do.
+    pub(super) fn add(&mut self, timer: Timer, at: Timestamp) {
+        self.0.insert((at, timer));
     }
 
     pub(super) fn next(&self) -> Option<Timestamp> {

@@ -1,0 +1,673 @@
+//! Bands, the flows that share one, and the lines of a flow: one per model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use governance_context::{Band, FairnessId};
+use rustc_hash::FxHashMap;
+
+use super::{Place, Queue, Waiting};
+use crate::Timestamp;
+use crate::endpoint::ModelKey;
+use crate::flow::codel::CoDel;
+use crate::flow::config::{FairOrder, FlowConfig};
+use crate::flow::fair::{Tag, VirtualTime};
+use crate::flow::quota::Meter;
+use crate::flow::share::Share;
+use crate::request::Scope;
+
+/// Flows remembered that have nothing here but a debt.
+const DEBTORS: usize = 8192;
+
+/// What a flow was charged for work in flight. Given back once, with what it really cost.
+#[derive(Debug)]
+#[must_use = "a charge that is not settled counts as in flight forever"]
+pub(crate) struct Charge {
+    flow: u32,
+    weight: u32,
+    cost: u64,
+    started: Timestamp,
+}
+
+impl Charge {
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+/// One band.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) band: Band,
+    /// Lives on while nothing of it is here.
+    is_configured: bool,
+    pub(crate) len: usize,
+    pub(crate) bytes: u64,
+    /// Work that waits.
+    pub(crate) cost: u64,
+    /// Attempts in flight.
+    pub(crate) running: usize,
+    pub(super) models: BTreeMap<ModelKey, Heads>,
+    /// Flows with a queue by their tag.
+    by_tag: BTreeSet<(Tag, u32)>,
+    /// Flows that only have a debt, by their tag.
+    debtors: BTreeSet<(Tag, u32)>,
+    /// All that waits by age; kept where requests may be displaced.
+    pub(super) newest: BTreeSet<Place>,
+    flows: usize,
+    pub(crate) time: VirtualTime,
+    pub(crate) share: Share,
+    pub(crate) codel: CoDel,
+    pub(crate) meter: Meter,
+    /// Over its quota; takes no part in the order until its timer or an end of work.
+    pub(crate) parked: bool,
+}
+
+/// The heads of the lines for one model.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    pub(super) waiting: usize,
+    pub(super) retries: BTreeSet<Place>,
+    pub(super) order: BTreeSet<Head>,
+}
+
+/// The first of a line. The derived order is the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Head {
+    /// From the fair order; 0 for all while there is enough.
+    pub(super) rank: u64,
+    pub(super) deadline: Timestamp,
+    pub(super) place: Place,
+    pub(super) line: u32,
+}
+
+/// One flow of one band.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) id: FairnessId,
+    pub(super) band: Band,
+    pub(super) tag: Tag,
+    pub(crate) len: usize,
+    pub(super) bytes: u64,
+    pub(crate) running: usize,
+    pub(crate) meter: Meter,
+    /// Over its quota; takes no part in the order until its timer or an end of work.
+    pub(crate) parked: bool,
+    pub(super) lines: Vec<u32>,
+}
+
+/// What waits of one flow for one model.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) flow: u32,
+    pub(super) model: ModelKey,
+    /// Retries too, which are in neither order.
+    waiting: usize,
+    pub(super) by_deadline: BTreeSet<(Timestamp, Place)>,
+    pub(super) by_age: BTreeSet<Place>,
+    head: Option<Head>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    pub(super) all: Vec<Option<Flow>>,
+    vacant: Vec<u32>,
+    by_id: FxHashMap<(Band, FairnessId), u32>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) all: Vec<Option<Line>>,
+    vacant: Vec<u32>,
+}
+
+impl Lane {
+    fn new(band: Band, config: &FlowConfig) -> Self {
+        Self {
+            band,
+            is_configured: config.bands.contains_key(&band),
+            len: 0,
+            bytes: 0,
+            cost: 0,
+            running: 0,
+            models: BTreeMap::new(),
+            by_tag: BTreeSet::new(),
+            debtors: BTreeSet::new(),
+            newest: BTreeSet::new(),
+            flows: 0,
+            time: VirtualTime::new(config.order == FairOrder::Strict),
+            share: Share::default(),
+            codel: CoDel::new(),
+            meter: Meter::default(),
+            parked: false,
+        }
+    }
+
+    pub(crate) fn waiting_for(&self, model: ModelKey) -> usize {
+        self.models.get(&model).map_or(0, |heads| heads.waiting)
+    }
+
+    /// Whether anything of it waits or runs.
+    pub(crate) fn is_active(&self) -> bool {
+        self.len > 0 || self.running > 0
+    }
+}
+
+impl Lines {
+    fn get(&self, line: u32) -> &Line {
+        self.all[line as usize]
+            .as_ref()
+            .expect("a line lives while somebody waits in it")
+    }
+
+    fn get_mut(&mut self, line: u32) -> &mut Line {
+        self.all[line as usize]
+            .as_mut()
+            .expect("a line lives while somebody waits in it")
+    }
+}
+
+impl Flows {
+    pub(super) fn get(&self, flow: u32) -> &Flow {
+        self.all[flow as usize].as_ref().expect(LIVES)
+    }
+
+    fn get_mut(&mut self, flow: u32) -> &mut Flow {
+        self.all[flow as usize].as_mut().expect(LIVES)
+    }
+}
+
+const LIVES: &str = "a flow lives while anything of it waits, runs or owes";
+
+impl Queue {
+    pub(super) fn lane(&self, band: Band) -> Option<&Lane> {
+        let at = self
+            .lanes
+            .binary_search_by(|lane| band.cmp(&lane.band))
+            .ok()?;
+        Some(&self.lanes[at])
+    }
+
+    pub(super) fn lane_mut(&mut self, band: Band) -> &mut Lane {
+        let at = self
+            .lanes
+            .binary_search_by(|lane| band.cmp(&lane.band))
+            .expect("a band lives while any flow of it does");
+        &mut self.lanes[at]
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    pub(super) fn flow_of(&self, line: u32) -> &Flow {
+        self.flows.get(self.lines.get(line).flow)
+    }
+
+    pub(super) fn flow_of_mut(&mut self, line: u32) -> &mut Flow {
+        self.flows.get_mut(self.lines.get(line).flow)
+    }
+
+    /// Flows with something waiting or running, in no useful order but always the same.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (Band, &Flow)> {
+        self.flows
+            .all
+            .iter()
+            .flatten()
+            .filter(|flow| flow.len + flow.running > 0)
+            .map(|flow| (flow.band, flow))
+    }
+
+    /// Puts `place` into the line of its flow and model; returns the line.
+    pub(super) fn join(
+        &mut self,
+        now: Timestamp,
+        config: &FlowConfig,
+        place: Place,
+        waiting: &Waiting,
+    ) -> u32 {
+        let band = waiting.band;
+        let flow = self.flow_for(config, band, &waiting.request.fairness);
+        self.advance(now, band);
+        let lane = self
+            .lanes
+            .iter_mut()
+            .find(|lane| lane.band == band)
+            .expect("the flow's band was just made");
+        lane.len += 1;
+        lane.bytes += waiting.request.bytes;
+        lane.cost += waiting.cost;
+        if band.0 < 0 {
+            lane.newest.insert(place);
+        }
+        let heads = lane.models.entry(waiting.model).or_default();
+        heads.waiting += 1;
+        let entry = self.flows.get_mut(flow);
+        if entry.len == 0 && !entry.parked {
+            lane.debtors.remove(&(entry.tag, flow));
+            // Who was away comes back without credit, and without a debt that others have paid by now.
+            entry.tag = entry.tag.max(lane.time.now);
+            lane.by_tag.insert((entry.tag, flow));
+        }
+        entry.len += 1;
+        entry.bytes += waiting.request.bytes;
+        let is_retry = !waiting.request.tried.is_empty();
+        if is_retry {
+            heads.retries.insert(place);
+        }
+        let line = self.line_for(flow, waiting.model);
+        let entry = self.lines.get_mut(line);
+        entry.waiting += 1;
+        if !is_retry {
+            entry.by_deadline.insert((waiting.deadline, place));
+            entry.by_age.insert(place);
+            self.rank(line, place.seq, Some((place, waiting.deadline)));
+        }
+        line
+    }
+
+    pub(super) fn leave(&mut self, now: Timestamp, place: Place, waiting: &Waiting) {
+        let (band, line) = (waiting.band, waiting.line);
+        let flow = self.lines.get(line).flow;
+        let entry = self.flows.get_mut(flow);
+        entry.len -= 1;
+        entry.bytes -= waiting.request.bytes;
+        let (is_empty, tag) = (entry.len == 0, entry.tag);
+        let lane = self.lane_mut(band);
+        lane.len -= 1;
+        lane.bytes -= waiting.request.bytes;
+        lane.cost -= waiting.cost;
+        lane.newest.remove(&place);
+        if is_empty {
+            lane.by_tag.remove(&(tag, flow));
+        }
+        if let Some(heads) = lane.models.get_mut(&waiting.model) {
+            heads.waiting -= 1;
+            heads.retries.remove(&place);
+        }
+        let is_band_empty = lane.len == 0;
+        let entry = self.lines.get_mut(line);
+        entry.waiting -= 1;
+        entry.by_deadline.remove(&(waiting.deadline, place));
+        entry.by_age.remove(&place);
+        self.rank(line, place.seq, None);
+        self.close_line(band, flow, line, waiting.model);
+        if is_band_empty {
+            let lane = self.lane_mut(band);
+            lane.share.forget();
+            // With nothing waiting there is nothing to rank.
+            lane.codel.emptied();
+        }
+        if is_empty {
+            self.close_flow(now, flow);
+        }
+    }
+
+    /// Charges the flow and the band of `line`.
+    pub(super) fn charge(
+        &mut self,
+        now: Timestamp,
+        config: &FlowConfig,
+        line: u32,
+        weight: u32,
+        cost: u64,
+    ) -> Charge {
+        let flow = self.lines.get(line).flow;
+        let entry = self.flows.get_mut(flow);
+        entry.running += 1;
+        entry.meter.start(now, config.quota(&entry.id), cost);
+        let band = entry.band;
+        let tag = entry.tag.saturating_add(cost / u64::from(weight));
+        self.set_tag(flow, tag);
+        for lane in &mut self.lanes {
+            if lane.len > 0 {
+                lane.share
+                    .earn(cost, config.band(lane.band).starvation.share());
+            }
+        }
+        let lane = self.lane_mut(band);
+        lane.running += 1;
+        lane.meter.start(now, &config.band(band).quota, cost);
+        lane.share.spend(cost);
+        Charge {
+            flow,
+            weight,
+            cost,
+            started: now,
+        }
+    }
+
+    /// What was charged is over and cost `actual`.
+    pub(crate) fn settle(&mut self, now: Timestamp, charge: Charge, actual: u64) {
+        let Charge {
+            flow,
+            weight,
+            cost,
+            started,
+        } = charge;
+        let entry = self.flows.get_mut(flow);
+        entry.running -= 1;
+        entry.meter.end(cost, actual);
+        let weight = u64::from(weight);
+        let tag = (entry.tag + actual / weight).saturating_sub(cost / weight);
+        let (band, is_parked) = (entry.band, entry.parked);
+        self.set_tag(flow, tag);
+        let lane = self.lane_mut(band);
+        lane.running -= 1;
+        lane.parked = false;
+        lane.meter.end(cost, actual);
+        if actual > 0 {
+            lane.codel.served(now.seconds_since(started));
+        }
+        if is_parked {
+            self.unpark(now, flow);
+        }
+        self.close_flow(now, flow);
+    }
+
+    /// Takes whoever is over a quota out of the order; returns the flow for a timer.
+    pub(crate) fn park(&mut self, place: Place, scope: Scope) -> Option<u32> {
+        let waiting = self.get(place)?;
+        let (line, band) = (waiting.line, waiting.band);
+        match scope {
+            Scope::Band | Scope::Pool => {
+                self.lane_mut(band).parked = true;
+                None
+            }
+            Scope::Flow => {
+                let flow = self.lines.get(line).flow;
+                let entry = self.flows.get_mut(flow);
+                entry.parked = true;
+                let (tag, lines) = (entry.tag, entry.lines.clone());
+                self.lane_mut(band).by_tag.remove(&(tag, flow));
+                for line in lines {
+                    self.set_head(line, None);
+                }
+                Some(flow)
+            }
+        }
+    }
+
+    pub(crate) fn unpark_band(&mut self, band: Band) {
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.band == band) {
+            lane.parked = false;
+        }
+    }
+
+    /// A flow that was over its quota may be within it again.
+    pub(crate) fn unpark(&mut self, now: Timestamp, flow: u32) {
+        let Some(entry) = self
+            .flows
+            .all
+            .get_mut(flow as usize)
+            .and_then(Option::as_mut)
+        else {
+            return;
+        };
+        if !std::mem::take(&mut entry.parked) {
+            return;
+        }
+        let (band, len, lines) = (entry.band, entry.len, entry.lines.clone());
+        if len == 0 {
+            return;
+        }
+        self.advance(now, band);
+        let at = self.lane_mut(band).time.now;
+        let entry = self.flows.get_mut(flow);
+        entry.tag = entry.tag.max(at);
+        let tag = entry.tag;
+        self.lane_mut(band).by_tag.insert((tag, flow));
+        for line in lines {
+            self.rank_line(line);
+        }
+    }
+
+    pub(super) fn parked_flows(&self) -> Vec<u32> {
+        let all = self.flows.all.iter().enumerate();
+        all.filter(|(_, flow)| flow.as_ref().is_some_and(|flow| flow.parked))
+            .map(|(at, _)| at as u32)
+            .collect()
+    }
+
+    pub(super) fn adopt(&mut self, config: &FlowConfig) {
+        for lane in &mut self.lanes {
+            lane.is_configured = config.bands.contains_key(&lane.band);
+            lane.time.order(config.order == FairOrder::Strict);
+        }
+        self.lanes
+            .retain(|lane| lane.flows > 0 || lane.is_configured);
+    }
+
+    /// On entering overload nobody has had more than anybody else.
+    pub(super) fn forgive(&mut self, now: Timestamp, band: Band) {
+        let lane = self.lane_mut(band);
+        let time = lane.time.now;
+        let queued = std::mem::take(&mut lane.by_tag);
+        let debtors = std::mem::take(&mut lane.debtors);
+        for (_, flow) in queued {
+            self.flows.get_mut(flow).tag = time;
+            self.lane_mut(band).by_tag.insert((time, flow));
+        }
+        for flow in self.flows.all.iter_mut().flatten() {
+            if flow.band == band {
+                flow.tag = time;
+            }
+        }
+        for (_, flow) in debtors {
+            self.close_flow(now, flow);
+        }
+        self.rank_anew(band);
+    }
+
+    /// Moves the virtual time of a band on, and forgets flows whose debt others have paid by now.
+    pub(super) fn advance(&mut self, now: Timestamp, band: Band) {
+        let quantum = self.quantum(now);
+        let lane = self.lane_mut(band);
+        let least = lane.by_tag.first().map(|(tag, _)| *tag);
+        let changed = lane.time.advance(now, least, quantum);
+        while let Some((tag, flow)) = self.lane_mut(band).debtors.first().copied() {
+            let lane = self.lane(band).expect("just used");
+            let is_paid = tag <= lane.time.now && self.flows.get(flow).meter.is_full(now);
+            if !is_paid && lane.debtors.len() <= DEBTORS {
+                break;
+            }
+            self.lane_mut(band).debtors.pop_first();
+            self.forget_flow(flow);
+        }
+        if changed {
+            self.rank_anew(band);
+        }
+    }
+
+    /// Ranks every line of a band anew.
+    pub(super) fn rank_anew(&mut self, band: Band) {
+        let lines: Vec<u32> = self
+            .flows
+            .all
+            .iter()
+            .flatten()
+            .filter(|flow| flow.band == band && !flow.parked)
+            .flat_map(|flow| flow.lines.iter().copied())
+            .collect();
+        for line in lines {
+            self.rank_line(line);
+        }
+    }
+
+    fn set_tag(&mut self, flow: u32, tag: Tag) {
+        let entry = self.flows.get_mut(flow);
+        let old = std::mem::replace(&mut entry.tag, tag);
+        if old == tag {
+            return;
+        }
+        let (band, is_queued) = (entry.band, entry.len > 0 && !entry.parked);
+        let lines = std::mem::take(&mut entry.lines);
+        let lane = self.lane_mut(band);
+        if is_queued {
+            lane.by_tag.remove(&(old, flow));
+            lane.by_tag.insert((tag, flow));
+            for line in &lines {
+                self.rank_line(*line);
+            }
+        } else if lane.debtors.remove(&(old, flow)) {
+            lane.debtors.insert((tag, flow));
+        }
+        self.flows.get_mut(flow).lines = lines;
+    }
+
+    /// Something joined (`joined`) or left a line: its head may be another.
+    fn rank(&mut self, line: u32, seq: u64, joined: Option<(Place, Timestamp)>) {
+        let entry = self.lines.get(line);
+        let is_unmoved = match (entry.head, joined) {
+            // Whoever joins behind the head changes nothing, unless the newest goes first.
+            (Some(head), Some((place, deadline))) => {
+                (head.deadline, head.place) < (deadline, place)
+                    && !self.newest_first(self.flows.get(entry.flow).band)
+            }
+            (Some(head), None) => head.place.seq != seq,
+            (None, _) => false,
+        };
+        if !is_unmoved {
+            self.rank_line(line);
+        }
+    }
+
+    fn newest_first(&self, band: Band) -> bool {
+        self.lane(band)
+            .is_some_and(|lane| lane.codel.newest_first())
+    }
+
+    fn rank_line(&mut self, line: u32) {
+        let entry = self.lines.get(line);
+        let flow = self.flows.get(entry.flow);
+        let lane = self.lane(flow.band).expect("the band of a flow lives");
+        let first = if flow.parked {
+            None
+        } else if lane.codel.newest_first() {
+            entry.by_age.last().and_then(|place| {
+                let waiting = self.get(*place)?;
+                Some((waiting.deadline, *place))
+            })
+        } else {
+            entry.by_deadline.first().copied()
+        };
+        let rank = lane.time.ranking.rank(flow.tag);
+        self.set_head(
+            line,
+            first.map(|(deadline, place)| Head {
+                rank,
+                deadline,
+                place,
+                line,
+            }),
+        );
+    }
+
+    fn set_head(&mut self, line: u32, head: Option<Head>) {
+        let entry = self.lines.get_mut(line);
+        let old = std::mem::replace(&mut entry.head, head);
+        if old == head {
+            return;
+        }
+        let (model, flow) = (entry.model, entry.flow);
+        let band = self.flows.get(flow).band;
+        let heads = self.lane_mut(band).models.entry(model).or_default();
+        if let Some(old) = old {
+            heads.order.remove(&old);
+        }
+        if let Some(head) = head {
+            heads.order.insert(head);
+        }
+    }
+
+    fn flow_for(&mut self, config: &FlowConfig, band: Band, id: &FairnessId) -> u32 {
+        let key = (band, id.clone());
+        if let Some(flow) = self.flows.by_id.get(&key) {
+            return *flow;
+        }
+        if let Err(at) = self.lanes.binary_search_by(|lane| band.cmp(&lane.band)) {
+            self.lanes.insert(at, Lane::new(band, config));
+        }
+        let lane = self.lane_mut(band);
+        lane.flows += 1;
+        let flow = Flow {
+            id: id.clone(),
+            band,
+            tag: lane.time.now,
+            len: 0,
+            bytes: 0,
+            running: 0,
+            meter: Meter::default(),
+            parked: false,
+            lines: Vec::new(),
+        };
+        let at = self.flows.vacant.pop().unwrap_or_else(|| {
+            self.flows.all.push(None);
+            (self.flows.all.len() - 1) as u32
+        });
+        self.flows.all[at as usize] = Some(flow);
+        self.flows.by_id.insert(key, at);
+        at
+    }
+
+    fn line_for(&mut self, flow: u32, model: ModelKey) -> u32 {
+        let known = self.flows.get(flow).lines.iter().copied();
+        if let Some(line) = known
+            .into_iter()
+            .find(|line| self.lines.get(*line).model == model)
+        {
+            return line;
+        }
+        let line = Line {
+            flow,
+            model,
+            waiting: 0,
+            by_deadline: BTreeSet::new(),
+            by_age: BTreeSet::new(),
+            head: None,
+        };
+        let at = self.lines.vacant.pop().unwrap_or_else(|| {
+            self.lines.all.push(None);
+            (self.lines.all.len() - 1) as u32
+        });
+        self.lines.all[at as usize] = Some(line);
+        self.flows.get_mut(flow).lines.push(at);
+        at
+    }
+
+    fn close_line(&mut self, band: Band, flow: u32, line: u32, model: ModelKey) {
+        if self.lines.get(line).waiting == 0 {
+            self.lines.all[line as usize] = None;
+            self.lines.vacant.push(line);
+            self.flows.get_mut(flow).lines.retain(|own| *own != line);
+        }
+        let lane = self.lane_mut(band);
+        if lane.waiting_for(model) == 0 {
+            lane.models.remove(&model);
+        }
+    }
+
+    /// Forgets a flow that has nothing here, or keeps only its debt. A band goes with its last flow.
+    fn close_flow(&mut self, now: Timestamp, flow: u32) {
+        let entry = self.flows.get(flow);
+        if entry.len > 0 || entry.running > 0 {
+            return;
+        }
+        let (band, tag) = (entry.band, entry.tag);
+        let is_paid = entry.meter.is_full(now);
+        if tag > self.lane_mut(band).time.now || !is_paid {
+            self.lane_mut(band).debtors.insert((tag, flow));
+        } else {
+            self.forget_flow(flow);
+            self.lanes
+                .retain(|lane| lane.flows > 0 || lane.is_configured);
+        }
+    }
+
+    fn forget_flow(&mut self, flow: u32) {
+        if let Some(entry) = self.flows.all[flow as usize].take() {
+            self.lane_mut(entry.band).flows -= 1;
+            self.flows.by_id.remove(&(entry.band, entry.id));
+            self.flows.vacant.push(flow);
+        }
+    }
+}

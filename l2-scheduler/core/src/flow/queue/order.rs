@@ -1,0 +1,218 @@
+//! Who would go next, and after that: a look at the line that changes nothing.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, btree_set};
+
+use governance_context::Band;
+
+use super::flows::{Head, Heads, Lane};
+use super::{Place, Queue};
+use crate::Timestamp;
+use crate::endpoint::ModelKey;
+use crate::flow::config::FlowConfig;
+
+/// Models that get their own look-ahead; with more of them each gets less.
+const MODELS: usize = 8;
+/// At least so many per model.
+const FEWEST: usize = 2;
+
+/// One of the next to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pick {
+    pub(crate) place: Place,
+    /// Goes before higher bands because its band has not had its guaranteed share.
+    pub(crate) by_share: bool,
+}
+
+/// The next of a line after its head was taken.
+struct Rest<'a> {
+    line: u32,
+    /// Work per weight taken from this flow so far.
+    taken: u64,
+    iter: LineIter<'a>,
+}
+
+enum LineIter<'a> {
+    Deadline(btree_set::Iter<'a, (Timestamp, Place)>),
+    Newest(std::iter::Rev<btree_set::Iter<'a, Place>>),
+}
+
+impl Iterator for LineIter<'_> {
+    type Item = Place;
+
+    fn next(&mut self) -> Option<Place> {
+        match self {
+            Self::Deadline(iter) => iter.next().map(|(_, place)| *place),
+            Self::Newest(iter) => iter.next().copied(),
+        }
+    }
+}
+
+impl Queue {
+    /// The first `ahead` requests for every model, in the order they would go: bands by priority, except who has a
+    /// guaranteed share due, then retries, then the fair order, then deadlines.
+    pub(crate) fn order(
+        &mut self,
+        now: Timestamp,
+        config: &FlowConfig,
+        ahead: usize,
+        picks: &mut Vec<Pick>,
+    ) {
+        picks.clear();
+        let bands: Vec<Band> = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.len > 0)
+            .map(|lane| lane.band)
+            .collect();
+        for band in &bands {
+            self.advance(now, *band);
+        }
+        self.pick_by_share(config, picks);
+        let boosted = picks.len();
+        let models: usize = self.lanes.iter().map(|lane| lane.models.len()).sum();
+        let ahead = (ahead * MODELS / models.max(1)).clamp(FEWEST.min(ahead), ahead);
+        let mut left: Vec<(ModelKey, usize)> = Vec::new();
+        let mut ranked = Vec::new();
+        for lane in self.lanes.iter().filter(|lane| !lane.parked) {
+            ranked.clear();
+            for (model, heads) in &lane.models {
+                let at = left
+                    .iter()
+                    .position(|(known, _)| known == model)
+                    .unwrap_or_else(|| {
+                        left.push((*model, ahead));
+                        left.len() - 1
+                    });
+                let before = ranked.len();
+                self.first_of(lane, heads, left[at].1, &mut ranked);
+                left[at].1 -= ranked.len() - before;
+            }
+            ranked.sort_unstable();
+            picks.extend(ranked.iter().map(|(_, _, place)| Pick {
+                place: *place,
+                by_share: false,
+            }));
+        }
+        if boosted > 0 {
+            let first: Vec<Pick> = picks[..boosted].to_vec();
+            let mut at = 0;
+            picks.retain(|pick| {
+                at += 1;
+                at <= boosted || first.iter().all(|other| other.place != pick.place)
+            });
+        }
+    }
+
+    /// The heads of bands below others that have a guaranteed share due.
+    fn pick_by_share(&self, config: &FlowConfig, picks: &mut Vec<Pick>) {
+        let mut is_lower = false;
+        for lane in &self.lanes {
+            let is_due = is_lower
+                && !lane.parked
+                && lane.len > 0
+                && config.band(lane.band).starvation.share() > 0.0;
+            if is_due
+                && let Some(place) = self.head_of(lane)
+                && self
+                    .get(place)
+                    .is_some_and(|waiting| lane.share.covers(waiting.cost))
+            {
+                picks.push(Pick {
+                    place,
+                    by_share: true,
+                });
+            }
+            is_lower |= lane.is_active();
+        }
+    }
+
+    fn head_of(&self, lane: &Lane) -> Option<Place> {
+        let retry = lane
+            .models
+            .values()
+            .filter_map(|heads| heads.retries.first())
+            .min();
+        let head = || {
+            lane.models
+                .values()
+                .filter_map(|heads| heads.order.first())
+                .min()
+                .map(|head| head.place)
+        };
+        retry.copied().or_else(head)
+    }
+
+    /// Adds the first `most` of one model in one band.
+    fn first_of(
+        &self,
+        lane: &Lane,
+        heads: &Heads,
+        most: usize,
+        ranked: &mut Vec<(u64, Timestamp, Place)>,
+    ) {
+        let end = ranked.len() + most;
+        for place in heads.retries.iter().take(most) {
+            ranked.push((0, Timestamp::ZERO, *place));
+        }
+        let mut order = heads.order.iter().peekable();
+        let mut rests: Vec<Rest<'_>> = Vec::new();
+        // Seconds and thirds of lines whose first was taken, by the rank that taking it gave them.
+        let mut later: BinaryHeap<Reverse<(Head, usize)>> = BinaryHeap::new();
+        while ranked.len() < end {
+            let first_head = order.peek().map(|head| **head);
+            let first_later = later.peek().map(|Reverse((head, _))| *head);
+            let (head, rest) = match (first_head, first_later) {
+                (Some(head), None) => (head, None),
+                (Some(head), Some(other)) if head <= other => (head, None),
+                (_, Some(_)) => {
+                    let Some(Reverse((head, rest))) = later.pop() else {
+                        return;
+                    };
+                    (head, Some(rest))
+                }
+                (None, None) => return,
+            };
+            ranked.push((head.rank, head.deadline, head.place));
+            let at = rest.unwrap_or_else(|| {
+                order.next();
+                rests.push(self.rest_of(lane, head.line));
+                rests.len() - 1
+            });
+            if let Some(next) = self.following(lane, head.place, &mut rests[at]) {
+                later.push(Reverse((next, at)));
+            }
+        }
+    }
+
+    fn rest_of(&self, lane: &Lane, line: u32) -> Rest<'_> {
+        let entry = self.lines.all[line as usize]
+            .as_ref()
+            .expect("a head belongs to a line");
+        let mut iter = if lane.codel.newest_first() {
+            LineIter::Newest(entry.by_age.iter().rev())
+        } else {
+            LineIter::Deadline(entry.by_deadline.iter())
+        };
+        iter.next();
+        Rest {
+            line,
+            taken: 0,
+            iter,
+        }
+    }
+
+    /// The one behind `taken` in its line, ranked as if the flow had been served `taken` already.
+    fn following(&self, lane: &Lane, taken: Place, rest: &mut Rest<'_>) -> Option<Head> {
+        let place = rest.iter.next()?;
+        let served = self.get(taken)?;
+        rest.taken += served.cost / u64::from(served.request.weight.max(1));
+        let tag = self.flow_of(rest.line).tag.saturating_add(rest.taken);
+        Some(Head {
+            rank: lane.time.ranking.rank(tag),
+            deadline: self.get(place)?.deadline,
+            place,
+            line: rest.line,
+        })
+    }
+}

@@ -1,0 +1,45 @@
+//! What schedulers of one pool tell each other about the load they have put on its endpoints.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Another scheduler of the same pool, numbered by the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct PeerId(pub u64);
+
+/// Upper edges of the slack buckets in seconds; the last bucket is open.
+pub(crate) const SLACK_EDGES: [f64; 7] = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
+/// The slack a stream of each bucket is taken to have, in seconds.
+pub(crate) const SLACK_OF_BUCKET: [f64; 8] = [0.0, 0.125, 0.375, 0.75, 1.5, 3.0, 6.0, 16.0];
+/// A vector older than this is worse than none.
+pub(crate) const VECTOR_LIFE: Duration = Duration::from_millis(1000);
+
+/// The load one scheduler has on every endpoint where it has any.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LoadVector {
+    /// One entry per endpoint with load.
+    pub endpoints: Vec<EndpointLoad>,
+}
+
+/// The load of one scheduler on one endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndpointLoad {
+    /// Name of the endpoint.
+    pub endpoint: Arc<str>,
+    /// Requests without a first token.
+    pub prefilling: u32,
+    /// Prompt tokens still to compute.
+    pub pending_tokens: u64,
+    /// Twice their attention area (pairs of a computed token and one it attends to).
+    pub pending_double_area: u64,
+    /// Prompt tokens (cached too) of what still prefills.
+    pub pending_context: u64,
+    /// Streams that decode.
+    pub decoding: u32,
+    /// Tokens of their context.
+    pub decoding_context: u64,
+    /// Streams by how long they may stall and still meet their target: at most 0, 0.25, 0.5, 1, 2, 4, 8 s, more.
+    pub slack: [u32; 8],
+}

@@ -1,0 +1,140 @@
+//! Other schedulers of the same pool: what they have put on its endpoints.
+
+use std::collections::BTreeMap;
+
+use super::Pool;
+use crate::endpoint::Endpoint;
+use crate::endpoint::view::Foreign;
+use crate::peers::{SLACK_EDGES, VECTOR_LIFE};
+use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
+
+/// Schedulers of one pool at most; who is heard of later is not counted.
+const MOST_PEERS: usize = 64;
+
+/// The latest vector of every other scheduler.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    heard: BTreeMap<PeerId, Timestamp>,
+}
+
+/// What others have on one endpoint.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Others {
+    pub(super) waiting: u32,
+    pub(super) running: u32,
+    pub(super) context: f64,
+    /// Context of what has not begun to decode.
+    pub(super) pending_context: f64,
+    pub(super) pending_tokens: f64,
+    pub(super) pending_area: f64,
+    pub(super) slack: [u32; 8],
+}
+
+impl Peers {
+    /// Schedulers heard of.
+    pub(super) fn count(&self) -> usize {
+        self.heard.len()
+    }
+
+    /// How old the newest word of any other scheduler is; nothing while there is none.
+    pub(super) fn silence(&self, now: Timestamp) -> Option<f64> {
+        self.heard
+            .values()
+            .max()
+            .map(|newest| now.seconds_since(*newest))
+    }
+}
+
+impl Pool {
+    /// What this scheduler has put on the endpoints, for the others.
+    pub fn load_vector(&self, now: Timestamp) -> LoadVector {
+        let endpoints = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.load.count() > 0)
+            .map(|endpoint| self.own_load(now, endpoint))
+            .collect();
+        LoadVector { endpoints }
+    }
+
+    fn own_load(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointLoad {
+        let load = &endpoint.load;
+        let model = self.classes[endpoint.class].calibration.model();
+        let over = model.over(f64::from(load.decoding()), load.decoding_context() as f64);
+        let step_s = model.decode_step(over) * endpoint.pace.factor();
+        let mut slack = [0; 8];
+        for stream in load.streams() {
+            let seconds = stream.slack(now, step_s);
+            slack[SLACK_EDGES.partition_point(|edge| *edge < seconds)] += 1;
+        }
+        EndpointLoad {
+            endpoint: endpoint.name.clone(),
+            prefilling: load.prefilling(),
+            pending_tokens: load.pending_tokens(),
+            pending_double_area: load.pending_double_area(),
+            pending_context: load.pending_context(),
+            decoding: load.decoding(),
+            decoding_context: load.decoding_context(),
+            slack,
+        }
+    }
+
+    pub(super) fn peer_load(&mut self, now: Timestamp, peer: PeerId, vector: LoadVector) {
+        let is_known = self.peers.heard.contains_key(&peer);
+        if !is_known && self.peers.heard.len() >= MOST_PEERS {
+            return;
+        }
+        self.peers.heard.insert(peer, now);
+        for endpoint in &mut self.endpoints {
+            endpoint
+                .peers
+                .retain(|(other, at, _)| *other != peer && now.since(*at) < VECTOR_LIFE);
+        }
+        for load in vector.endpoints {
+            if let Some(endpoint) = self
+                .endpoints
+                .iter_mut()
+                .find(|endpoint| endpoint.name == load.endpoint)
+            {
+                endpoint.peers.push((peer, now, load));
+            }
+        }
+        self.plan_soon(now);
+    }
+
+    /// What others have on an endpoint: what their vectors say, and what scrapes show beyond that.
+    pub(super) fn others(&self, now: Timestamp, endpoint: &Endpoint) -> Others {
+        let Foreign {
+            waiting,
+            running,
+            context,
+        } = endpoint.view.foreign(self.oldest_metrics(now));
+        let mut others = Others::default();
+        let fresh = endpoint
+            .peers
+            .iter()
+            .filter(|(_, at, _)| now.since(*at) < VECTOR_LIFE);
+        for (_, _, load) in fresh {
+            others.waiting += load.prefilling;
+            others.running += load.decoding;
+            others.context += load.decoding_context as f64;
+            others.pending_context += load.pending_context as f64;
+            others.pending_tokens += load.pending_tokens as f64;
+            others.pending_area += load.pending_double_area as f64 / 2.0;
+            for (sum, count) in others.slack.iter_mut().zip(load.slack) {
+                *sum += count;
+            }
+        }
+        // Prompts nobody describes are taken to be as long as our own on average.
+        let unknown = f64::from(waiting.saturating_sub(others.waiting)) * self.mean_uncached;
+        others.pending_tokens += unknown;
+        others.pending_area += unknown * unknown / 2.0;
+        others.waiting = others.waiting.max(waiting);
+        others.running = others.running.max(running);
+        others.context = others
+            .context
+            .max(context - others.pending_context)
+            .max(0.0);
+        others
+    }
+}
