@@ -305,6 +305,9 @@ pub(crate) struct KeyCreate {
     /// Good for this many seconds [default: no end]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) expires_in: Option<u64>,
+    /// The objective of its requests, one of governance.objectives [default: its project's]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) objective: Option<String>,
     /// May create and revoke keys of its own project, never beyond its own reach
     #[arg(long)]
     pub(crate) lead: bool,

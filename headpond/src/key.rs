@@ -57,6 +57,9 @@ async fn create(create: KeyCreate) -> anyhow::Result<()> {
     if let Some(seconds) = create.expires_in {
         body["expires_in"] = seconds.into();
     }
+    if let Some(objective) = create.objective {
+        body["objective"] = objective.into();
+    }
     if create.lead {
         body["role"] = "lead".into();
     }
@@ -84,8 +87,8 @@ fn print_list(list: &Value) {
         .and_then(Value::as_array)
         .map_or(&[][..], Vec::as_slice);
     println!(
-        "{:<16} {:<28} {:<20} {:<8} {:<8} MODELS",
-        "PUBLIC PART", "OWNER", "NAME", "ROLE", "STATE"
+        "{:<16} {:<28} {:<20} {:<8} {:<8} {:<16} MODELS",
+        "PUBLIC PART", "OWNER", "NAME", "ROLE", "STATE", "OBJECTIVE"
     );
     for key in keys {
         let field = |name: &str| key.get(name).and_then(Value::as_str).unwrap_or("-");
@@ -104,18 +107,64 @@ fn print_list(list: &Value) {
             _ => "all".to_owned(),
         };
         println!(
-            "{:<16} {:<28} {:<20} {:<8} {state:<8} {models}",
+            "{:<16} {:<28} {:<20} {:<8} {state:<8} {:<16} {models}",
             field("public"),
             field("owner"),
             field("name"),
-            field("role")
+            field("role"),
+            objective(key)
         );
+    }
+}
+
+/// The objective in force for a key, and the one it names if that is gone.
+fn objective(key: &Value) -> String {
+    let field = |name: &str| key.get(name).and_then(Value::as_str);
+    let in_force = field("objective_in_force");
+    match field("objective").filter(|named| Some(*named) != in_force) {
+        // Nothing is in force for a key that has ended with its project.
+        Some(named) if key.get("valid").and_then(Value::as_bool) == Some(true) => {
+            format!("{} ({named} is gone)", in_force.unwrap_or("-"))
+        }
+        Some(named) => named.to_owned(),
+        None => in_force.unwrap_or("-").to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::public_part;
+    use serde_json::json;
+
+    use super::{objective, public_part};
+
+    #[test]
+    fn a_list_shows_the_objective_in_force() {
+        for (key, shown) in [
+            (
+                json!({ "objective": "a", "objective_in_force": "a", "valid": true }),
+                "a",
+            ),
+            (
+                json!({ "objective": null, "objective_in_force": "b", "valid": true }),
+                "b",
+            ),
+            (
+                json!({ "objective": "a", "objective_in_force": "b", "valid": true }),
+                "b (a is gone)",
+            ),
+            (
+                json!({ "objective": "a", "objective_in_force": null, "valid": true }),
+                "- (a is gone)",
+            ),
+            (
+                json!({ "objective": "a", "objective_in_force": null, "valid": false }),
+                "a",
+            ),
+            (json!({}), "-"),
+        ] {
+            assert_eq!(objective(&key), shown, "{key}");
+        }
+    }
 
     #[test]
     fn a_key_is_named_by_its_public_part_however_it_is_pasted() {

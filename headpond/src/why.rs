@@ -50,10 +50,15 @@ fn render_governance(text: &mut String, record: &Value) {
     if let Some(model) = string(record, "/model") {
         let _ = write!(asked, ", model {model}");
     }
+    if let Some(alias) = string(record, "/alias") {
+        let _ = write!(asked, " (asked for as {alias})");
+    }
     if record.get("streaming").and_then(Value::as_bool) == Some(true) {
         asked.push_str(", streamed");
     }
     line(text, "asked", Some(&asked));
+    let promised = record.get("objective").map(promised);
+    line(text, "objective", promised.as_deref());
     line(text, "policy", string(record, "/policy_version").as_deref());
     let removed: Vec<&str> = list(record, "/removed")
         .iter()
@@ -135,6 +140,32 @@ fn render_governance(text: &mut String, record: &Value) {
             )),
         );
     }
+}
+
+/// `interactive (of the project): band 10, weight 3 (of the key), …`
+fn promised(objective: &Value) -> String {
+    let name = string(objective, "/name").unwrap_or_else(|| "none".to_owned());
+    let named = match string(objective, "/named_by").as_deref() {
+        None | Some("default") => String::new(),
+        Some(by) => format!(" (of the {by})"),
+    };
+    let field = |name: &str, unit: &str| {
+        let value = objective.get(name).filter(|value| value.is_number())?;
+        let by = string(objective, &format!("/overridden/{name}"));
+        let by = by.map_or(String::new(), |by| format!(" (of the {by})"));
+        Some(format!("{value}{unit}{by}"))
+    };
+    let said = |name: &str, unit: &str| field(name, unit).unwrap_or_else(|| "-".to_owned());
+    let target =
+        |name: &str| field(name, " ms").unwrap_or_else(|| "left to the scheduler".to_owned());
+    format!(
+        "{name}{named}: band {}, weight {}, waits at most {}; target to the first token {}, per token {}",
+        said("band", ""),
+        said("weight", ""),
+        said("ttl_ms", " ms"),
+        target("ttft_ms"),
+        target("tpot_ms"),
+    )
 }
 
 /// What callers are told ends with the advice, which has a line of its own here.
@@ -334,5 +365,37 @@ mod tests {
             let attempt = json!({ "measured": measured });
             assert_eq!(first_token_seen(&attempt), expected);
         }
+    }
+
+    #[test]
+    fn an_objective_is_told_with_whoever_changed_it() {
+        for (objective, expected) in [
+            (
+                json!({"name": "interactive", "named_by": "project", "band": 10, "weight": 3, "ttl_ms": 5000,
+                    "ttft_ms": 800, "overridden": {"weight": "tenant", "ttft_ms": "key"}}),
+                "interactive (of the project): band 10, weight 3 (of the tenant), waits at most 5000 ms; target to the first token 800 ms (of the key), per token left to the scheduler",
+            ),
+            (
+                json!({"name": "batch", "named_by": "default", "band": -1, "weight": 1, "ttl_ms": 60000, "tpot_ms": 50}),
+                "batch: band -1, weight 1, waits at most 60000 ms; target to the first token left to the scheduler, per token 50 ms",
+            ),
+            (
+                json!({"band": 0, "weight": 1, "ttl_ms": 60000}),
+                "none: band 0, weight 1, waits at most 60000 ms; target to the first token left to the scheduler, per token left to the scheduler",
+            ),
+        ] {
+            assert_eq!(promised(&objective), expected);
+        }
+    }
+
+    #[test]
+    fn the_alias_a_caller_used_stands_beside_the_model() {
+        let record =
+            json!({ "governance": { "route": "chat", "model": "demo", "alias": "gpt-4" } });
+        let told = render(&record);
+        assert!(
+            told.contains("chat, model demo (asked for as gpt-4)"),
+            "{told}"
+        );
     }
 }

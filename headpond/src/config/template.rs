@@ -57,7 +57,11 @@ governance:
   admin_token: { file: DATAadmin.token }
   installation_secret: { file: DATAinstallation.secret }
   models:
-MODELS  tenants:
+MODELS  # What requests can be promised, by name. A tenant, project or key picks one with `objective: interactive`.
+  # objectives:
+  #   interactive: { band: 10, ttft_ms: 2000, tpot_ms: 100 }
+  #   batch: { band: -1, ttl_ms: 3600000 }
+  tenants:
     # Tokens per window: the estimate is set aside, corrected at the end.
     - name: acme
       limits:

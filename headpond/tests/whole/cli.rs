@@ -4,6 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::process::{Running, headpond, run};
+use crate::site::{ADMIN, Site};
 use crate::wire;
 
 fn text(bytes: &[u8]) -> String {
@@ -45,6 +46,26 @@ const WRONG: &[(&str, &[&str])] = &[
     (
         "ledger: { patience_ms: 0 }",
         &["ledger.patience_ms", "1 to 60000"],
+    ),
+    (
+        "governance: { objectives: { fast: { band: 2147483648 } } }",
+        &[
+            "governance.objectives.fast.band",
+            "2147483648",
+            "2147483647",
+        ],
+    ),
+    (
+        "governance: { objectives: { fast: { band: 1 }, fast: { band: 2 } } }",
+        &["fast", "line"],
+    ),
+    (
+        "governance: { objectives: { fast: { ttl_ms: 90000000 } } }",
+        &["governance.objectives.fast.ttl_ms", "90000000", "86400000"],
+    ),
+    (
+        "governance: { objectives: { fast: {} }, tenants: [{ name: a, objective: slow }] }",
+        &["governance.tenants[0].objective", "slow", "fast"],
     ),
     ("governance: [", &["line"]),
 ];
@@ -256,6 +277,71 @@ async fn keys_are_made_listed_rotated_and_revoked() {
         text(&without.stderr).contains("--admin-token-file"),
         "{}",
         text(&without.stderr)
+    );
+    assert!(running.stop().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_names_an_objective_and_its_requests_are_explained_with_it() {
+    let site = Site::with(
+        &[("acme", "[]")],
+        "  objectives: { interactive: { band: 10, ttft_ms: 2000 }, batch: { band: -1 } }\n  default_objective: batch\n",
+        "",
+    );
+    let running = site.up(&[]);
+    let token = site.write("token", ADMIN);
+    let admin = [
+        "--admin-url",
+        running.admin_url(),
+        "--admin-token-file",
+        token.to_str().expect("UTF-8"),
+    ];
+    let create = |objective: &str| {
+        let mut create = headpond();
+        create.args([
+            "key",
+            "create",
+            "--tenant",
+            "acme",
+            "--project",
+            "p",
+            "--name",
+            "fast",
+        ]);
+        run(create.args(["--objective", objective]).args(admin))
+    };
+    let refused = create("gold");
+    assert_eq!(refused.status.code(), Some(1));
+    let message = text(&refused.stderr);
+    assert!(message.contains("one of batch, interactive"), "{message}");
+    let made = create("interactive");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let secret = text(&made.stdout);
+    let secret = secret.lines().next().expect("the key comes first");
+
+    let list = text(&run(headpond().args(["key", "list"]).args(admin)).stdout);
+    for (name, objective) in [("fast", "interactive"), ("config/k", "batch")] {
+        let line = list.lines().find(|line| line.contains(name));
+        assert!(line.is_some_and(|line| line.contains(objective)), "{list}");
+    }
+
+    let body =
+        json!({"model": "alias", "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]});
+    let url = format!("{}/v1/chat/completions", running.url());
+    let answered = wire::send(Method::POST, &url, secret, body.to_string())
+        .await
+        .expect("an answer");
+    assert_eq!(answered.status, 200);
+    let id = answered.header("x-request-id");
+    let why = text(&run(headpond().args(["why", id]).args(admin)).stdout);
+    assert!(
+        why.contains("interactive (of the key): band 10, weight 1"),
+        "{why}"
+    );
+    assert!(why.contains("model demo (asked for as alias)"), "{why}");
+    assert!(
+        why.contains("band 10, flow acme"),
+        "the scheduler was told: {why}"
     );
     assert!(running.stop().success());
 }

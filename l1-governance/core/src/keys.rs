@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use governance_context::MicroWtu;
+use governance_context::{MicroWtu, ObjectiveName};
 
 use crate::account::{AccountId, UnixMs};
 
@@ -194,6 +194,8 @@ pub struct Scope {
     pub expires: Option<UnixMs>,
     /// What its owner may do to other keys.
     pub role: Role,
+    /// The objective of its requests; `None` for that of its project.
+    pub objective: Option<ObjectiveName>,
 }
 
 /// Who asks for a change.
@@ -228,6 +230,11 @@ pub enum Beyond {
     /// A role above the asker's.
     #[error("a key cannot be given a higher role than its maker has")]
     Role,
+    /// Another objective than the asker's.
+    #[error(
+        "a key cannot be given another objective than its maker has; only the admin token chooses objectives"
+    )]
+    Objective,
 }
 
 /// The one ceiling: create, update, regenerate, temporary increase and bulk edit all ask it, with the scope as
@@ -249,6 +256,10 @@ pub fn ceiling(actor: &Actor, owner: &AccountId, asked: &Scope) -> Result<(), Be
     }
     if asked.role > scope.role {
         return Err(Beyond::Role);
+    }
+    // Which of two objectives is the better one is not for this function to know.
+    if asked.objective != scope.objective {
+        return Err(Beyond::Objective);
     }
     models_within(&scope.models, &asked.models)?;
     within(scope.budget, asked.budget)

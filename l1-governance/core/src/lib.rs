@@ -5,5 +5,6 @@ pub mod catalogue;
 pub mod keys;
 pub mod ledger;
 pub mod limits;
+pub mod objective;
 pub mod price;
 pub mod sanitize;

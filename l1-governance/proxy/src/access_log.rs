@@ -1,6 +1,8 @@
 //! One line per request, in fields. Never a prompt, a secret, or a value a caller made up, other
 //! than its own request id.
 
+use governance_context::ObjectiveName;
+
 use crate::record::Record;
 
 /// The tracing target of the access log.
@@ -8,6 +10,7 @@ pub const TARGET: &str = "access";
 
 pub(crate) fn line(record: &Record) {
     let identity = record.identity.as_ref();
+    let objective = record.objective.as_ref();
     let settlement = record.settlement.as_ref();
     let outcome = record.outcome.as_ref();
     tracing::info!(
@@ -21,6 +24,8 @@ pub(crate) fn line(record: &Record) {
         project = identity.map(|identity| identity.project.as_str()),
         user = identity.and_then(|identity| identity.user.as_deref()),
         key = identity.map(|identity| identity.key.as_str()),
+        objective = objective.and_then(|objective| objective.name.as_ref()).map(ObjectiveName::as_str),
+        band = objective.map(|objective| objective.band.0),
         status = outcome.map(|outcome| outcome.status),
         code = outcome.map(|outcome| outcome.code.as_str()),
         held_uwtu = record.reservation.as_ref().map(|reservation| reservation.held_uwtu.0),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use governance_context::{Context, MicroWtu, Targets, names};
+use governance_context::{Context, MicroWtu, names};
 use governance_core::account::{Tier, Unit};
 use governance_core::catalogue::{Answer as Fault, Code};
 use governance_core::ledger::{Amounts, Refusal, Reservation, Shortage};
@@ -60,6 +60,7 @@ pub(crate) async fn admit(
     let document = Document::parse(raw).map_err(|error| body::BodyRefusal::from(error).answer())?;
     let asked = body::model(&document).map_err(|refusal| refusal.answer())?;
     let model = permitted(&shared, principal, &asked)?;
+    exchange.record.alias = (asked != model.name).then(|| asked.clone());
     exchange.record.model = Some(model.name.clone());
     let checked =
         body::check(route, &document, model.unknown_fields).map_err(|refusal| refusal.answer())?;
@@ -151,7 +152,7 @@ impl Plan<'_> {
         shared: &Shared,
     ) -> Result<(Hold, Quote), Refused> {
         let now = unix_ms();
-        let (group, band) = (&self.principal.group, self.principal.band);
+        let (group, band) = (&self.principal.group, self.principal.terms.band.value);
         let quote = shared.book.quote(&self.model.name, group, band, now);
         let quote = quote.map_err(|_| Refused::from(Fault::new(Code::NoPrice).param("model")))?;
         for _ in 0..CLAMPS {
@@ -247,8 +248,8 @@ impl Plan<'_> {
     }
 
     fn context(&self, exchange: &Exchange, shared: &Shared, held: MicroWtu) -> Context {
-        let ttl = shared.config.timeouts.queue;
         let principal = self.principal;
+        let terms = &principal.terms;
         Context {
             pool: self.model.pool.clone(),
             attempt: self.attempt,
@@ -256,11 +257,11 @@ impl Plan<'_> {
             tenant: principal.tenant.clone(),
             account_path: principal.path_hash,
             fairness: principal.fairness.clone(),
-            weight: principal.weight,
-            band: principal.band,
-            objective: None,
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-            targets: Targets::default(),
+            weight: terms.weight.value,
+            band: terms.band.value,
+            objective: terms.objective.as_ref().map(|said| said.value.clone()),
+            ttl_ms: terms.ttl_ms.value,
+            targets: terms.targets(),
             prompt_tokens: self.size.estimated,
             output_bound: self.size.output(),
             held,
@@ -304,6 +305,11 @@ impl Plan<'_> {
                 HeaderName::from_static(name),
                 context.fairness.as_str(),
             );
+        }
+        if let Some(objective) = &context.objective {
+            for name in [names::GATEWAY_OBJECTIVE, names::LLM_D_OBJECTIVE] {
+                respond::set(headers, HeaderName::from_static(name), objective.as_str());
+            }
         }
         request
     }

@@ -5,16 +5,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use governance_context::{Band, PolicyVersion, PoolName, TenantId};
+use governance_context::{PolicyVersion, PoolName, TenantId};
 use governance_core::account::{AccountId, PolicySpec};
 use governance_core::keys::{Models, Role};
 use governance_core::limits::{Rate, Rule};
+use governance_core::objective::{Choice, Objectives};
 use governance_core::price::{Rates, Ratio, Unpriced};
 use governance_core::sanitize::{Engine, UnknownFields};
 
 mod check;
 mod file;
+mod limits;
+mod models;
+mod objectives;
 mod parse;
+mod tenants;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +30,8 @@ pub use file::File;
 pub struct Config {
     /// The models, by every name a caller may use.
     pub models: Catalogue,
+    /// What requests can be promised, by name.
+    pub objectives: Objectives,
     /// The tenants, with everything below them.
     pub tenants: Vec<Tenant>,
     /// Who may use the admin API besides keys of role `lead`.
@@ -71,7 +78,7 @@ pub struct Timeouts {
     pub keep_alive_grace: Duration,
     /// The longest silence towards a client of a stream that has not begun.
     pub keep_alive_every: Duration,
-    /// How long a request may wait for an engine.
+    /// How long a request may wait for an engine, where no objective says.
     pub queue: Duration,
 }
 
@@ -141,10 +148,8 @@ pub struct Model {
 pub struct Tenant {
     /// Its name.
     pub name: TenantId,
-    /// Its priority level.
-    pub band: Band,
-    /// Its share among the flows of its band.
-    pub weight: u32,
+    /// What its requests are promised.
+    pub choice: Choice,
     /// Every charge is multiplied by it.
     pub ratio: Ratio,
     /// What it may use.
@@ -166,6 +171,8 @@ pub struct Project {
     pub limits: Vec<Limit>,
     /// What it may use.
     pub models: Models,
+    /// What its requests are promised.
+    pub choice: Choice,
     /// Its users.
     pub users: Vec<User>,
     /// Its keys.
@@ -190,6 +197,8 @@ pub struct KeyConfig {
     pub user: Option<String>,
     /// What it may do besides asking models.
     pub role: Role,
+    /// What its requests are promised.
+    pub choice: Choice,
     /// When it ends, in seconds since 1970.
     pub expires_unix_s: Option<u64>,
     /// What it may use.

@@ -105,9 +105,11 @@ impl Exchange {
                 client_request_id: None,
                 at_unix_ms: crate::shared::unix_ms().0,
                 route,
+                alias: None,
                 model: None,
                 streaming: false,
                 identity: None,
+                objective: None,
                 policy_version: shared.config.version.clone(),
                 limits: Vec::new(),
                 reservation: None,
@@ -144,6 +146,7 @@ impl Exchange {
             user: principal.user.clone(),
             key: principal.key.to_string(),
         });
+        self.record.objective = Some(record::Objective::from(&principal.terms));
     }
 
     /// Where the request ran and what it cost, for those who may know.

@@ -75,6 +75,7 @@ impl<S: Scheduler> Governance<S> {
         let mut owners = Owners::of(&config);
         start::declare(&config, &ledger).await?;
         start::import_keys(&config, &ledger, &mut owners).await?;
+        start::warn_of_lost_objectives(&config, &ledger);
         let scheduler = Arc::new(scheduler);
         let asked = Arc::clone(&scheduler);
         let shared = Shared::new(Parts {

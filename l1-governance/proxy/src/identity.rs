@@ -1,14 +1,15 @@
 //! Who is asking: a key's record, resolved to everything the policy says about its owner. Nothing
 //! here leaves memory, so an unauthenticated request costs no look-up anywhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use governance_context::{Band, CacheDomain, FairnessId, PathHash, TenantId};
+use governance_context::{CacheDomain, FairnessId, ObjectiveName, PathHash, TenantId};
 use governance_core::account::{AccountId, AccountPath};
 use governance_core::keys::{Models, PublicPart, Role, Scope};
 use governance_core::limits;
+use governance_core::objective::{Choice, Fields, Objectives, Terms};
 use governance_core::price::GroupName;
 use ledger_store::KeyRecord;
 
@@ -39,8 +40,8 @@ pub(crate) struct Principal {
     pub(crate) limited: Vec<AccountId>,
     pub(crate) group: GroupName,
     pub(crate) fairness: FairnessId,
-    pub(crate) band: Band,
-    pub(crate) weight: u32,
+    /// What its requests are promised.
+    pub(crate) terms: Terms,
     pub(crate) cache_domain: CacheDomain,
 }
 
@@ -53,8 +54,9 @@ impl Principal {
 /// The owners of the configuration, and the principals resolved so far.
 pub(crate) struct Owners {
     accounts: BTreeMap<AccountId, Owner>,
-    /// Keys of the file, by the name they have in the ledger and the account they belong to.
-    from_config: BTreeSet<(AccountId, String)>,
+    /// What the file says about its keys, by the account they belong to and the name they have in the ledger.
+    from_config: BTreeMap<(AccountId, String), Choice>,
+    objectives: Objectives,
     resolved: ArcSwap<BTreeMap<PublicPart, (u64, Arc<Principal>)>>,
 }
 
@@ -64,21 +66,20 @@ struct Owner {
     models: Option<Models>,
     limits: Vec<limits::Limit>,
     has_ledger_limits: bool,
+    choice: Choice,
     tenant: Option<TenantFacts>,
 }
 
 #[derive(Debug, Clone)]
 struct TenantFacts {
     name: TenantId,
-    band: Band,
-    weight: u32,
     cache_domain: CacheDomain,
 }
 
 impl Owners {
     pub(crate) fn of(config: &Config) -> Self {
         let mut accounts = BTreeMap::new();
-        let mut from_config = BTreeSet::new();
+        let mut from_config = BTreeMap::new();
         for tenant in &config.tenants {
             let id = tenant.account();
             let domain = tenant
@@ -88,12 +89,11 @@ impl Owners {
             let domain = domain.unwrap_or_else(|| format!("tenant:{}", tenant.name));
             let facts = TenantFacts {
                 name: tenant.name.clone(),
-                band: tenant.band,
-                weight: tenant.weight,
                 cache_domain: CacheDomain::new(domain).expect("a checked name is visible ASCII"),
             };
             let mut owner = Owner::new(&id, &tenant.limits, Some(&tenant.models));
             owner.tenant = Some(facts);
+            owner.choice.clone_from(&tenant.choice);
             for project in &tenant.projects {
                 let id = project.account(tenant);
                 for user in &project.users {
@@ -103,9 +103,10 @@ impl Owners {
                 }
                 for key in &project.keys {
                     let name = format!("{FROM_CONFIG}{}", key.name);
-                    from_config.insert((key.owner(tenant, project), name));
+                    from_config.insert((key.owner(tenant, project), name), key.choice.clone());
                 }
-                let owner = Owner::new(&id, &project.limits, Some(&project.models));
+                let mut owner = Owner::new(&id, &project.limits, Some(&project.models));
+                owner.choice.clone_from(&project.choice);
                 accounts.insert(id, owner);
             }
             accounts.insert(id, owner);
@@ -113,6 +114,7 @@ impl Owners {
         Self {
             accounts,
             from_config,
+            objectives: config.objectives.clone(),
             resolved: ArcSwap::default(),
         }
     }
@@ -133,6 +135,11 @@ impl Owners {
         self.accounts.keys()
     }
 
+    /// The objective in force for a key.
+    pub(crate) fn objective(&self, record: &KeyRecord) -> Option<ObjectiveName> {
+        self.terms(record)?.objective.map(|said| said.value)
+    }
+
     /// Who the owner of a key is; nobody when the policy no longer knows them.
     pub(crate) fn resolve(&self, record: &KeyRecord) -> Option<Arc<Principal>> {
         if let Some((version, principal)) = self.resolved.load().get(&record.public)
@@ -149,22 +156,37 @@ impl Owners {
         Some(principal)
     }
 
-    fn principal(&self, record: &KeyRecord) -> Option<Principal> {
-        let name = record.name.as_str();
-        if name.starts_with(FROM_CONFIG)
-            && !self
-                .from_config
-                .contains(&(record.owner.clone(), name.to_owned()))
-        {
-            return None;
+    /// What policy says about a key: the file about its own, the stored record about others. Nothing
+    /// when the file no longer has it.
+    fn key_choice(&self, record: &KeyRecord) -> Option<Choice> {
+        if record.name.starts_with(FROM_CONFIG) {
+            let place = (record.owner.clone(), record.name.clone());
+            return self.from_config.get(&place).cloned();
         }
+        Some(Choice {
+            objective: record.scope.objective.clone(),
+            fields: Fields::default(),
+        })
+    }
+
+    /// What the policy promises the requests of a key; nothing when it no longer knows the key, its
+    /// project or its tenant.
+    fn terms(&self, record: &KeyRecord) -> Option<Terms> {
+        let [tenant, project, ..] = record.path.accounts() else {
+            return None;
+        };
+        let key = self.key_choice(record)?;
+        let said = |account| self.accounts.get(account).map(|owner| &owner.choice);
+        Some(self.objectives.resolve(said(tenant)?, said(project)?, &key))
+    }
+
+    fn principal(&self, record: &KeyRecord) -> Option<Principal> {
         let mut levels = record.owner.as_str().split('/');
         let (_tenant, project, user) = (levels.next()?, levels.next()?, levels.next());
-        let [tenant_account, project_account, ..] = record.path.accounts() else {
+        let [tenant_account, ..] = record.path.accounts() else {
             return None;
         };
         let tenant = self.accounts.get(tenant_account)?.tenant.clone()?;
-        self.accounts.get(project_account)?;
         let mut scope = record.scope.clone();
         let (mut limits, mut limited) = (Vec::new(), Vec::new());
         for id in record.path.accounts() {
@@ -194,8 +216,7 @@ impl Owners {
             group: GroupName(tenant.name.as_str().into()),
             fairness: FairnessId::new(tenant.name.as_str())
                 .expect("a tenant's name is visible ASCII"),
-            band: tenant.band,
-            weight: tenant.weight,
+            terms: self.terms(record)?,
             cache_domain: tenant.cache_domain,
             tenant: tenant.name,
         })
@@ -214,6 +235,7 @@ impl Owner {
                 })
                 .collect(),
             has_ledger_limits: limits.iter().any(|limit| limit.policy().is_some()),
+            choice: Choice::default(),
             tenant: None,
         }
     }

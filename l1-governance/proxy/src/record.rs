@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use governance_context::{AttemptId, MicroWtu, PolicyVersion, RequestId};
+use governance_context::{AttemptId, Band, MicroWtu, ObjectiveName, PolicyVersion, RequestId};
+use governance_core::objective::{Said, Source, Terms};
 use serde::Serialize;
 
 /// Why one request went the way it did, as far as L1 decided it.
@@ -19,6 +20,9 @@ pub struct Record {
     pub at_unix_ms: u64,
     /// Which API call.
     pub route: &'static str,
+    /// The model as the caller called it, where that is not its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alias: Option<String>,
     /// Which model it was answered for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -27,6 +31,9 @@ pub struct Record {
     /// Who asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// What the request was promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// The policy the decisions were made with.
     pub policy_version: PolicyVersion,
     /// The limits consulted.
@@ -64,6 +71,61 @@ pub struct Identity {
     pub user: Option<String>,
     /// The key's public part.
     pub key: String,
+}
+
+/// What a request was promised. A target that is absent is left to the scheduler.
+#[derive(Clone, Debug, Serialize)]
+pub struct Objective {
+    /// The objective in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<ObjectiveName>,
+    /// Who named it: key, project, tenant or default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub named_by: Option<&'static str>,
+    /// The priority level.
+    pub band: Band,
+    /// The share among the flows of the band.
+    pub weight: u32,
+    /// How long it may wait for its turn.
+    pub ttl_ms: u64,
+    /// The time to the first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft_ms: Option<u32>,
+    /// The time per output token after the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpot_ms: Option<u32>,
+    /// Fields that are not the objective's, and who set them: key, project or tenant.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub overridden: BTreeMap<&'static str, &'static str>,
+}
+
+impl From<&Terms> for Objective {
+    fn from(terms: &Terms) -> Self {
+        let target = |said: Option<Said<u32>>| said.map(|said| said.by);
+        let sources = [
+            ("band", Some(terms.band.by)),
+            ("weight", Some(terms.weight.by)),
+            ("ttl_ms", Some(terms.ttl_ms.by)),
+            ("ttft_ms", target(terms.ttft_ms)),
+            ("tpot_ms", target(terms.tpot_ms)),
+        ];
+        let overridden = sources.into_iter().filter_map(|(field, by)| {
+            let by = by.filter(|by| *by > Source::Objective)?;
+            Some((field, by.as_str()))
+        });
+        let named = terms.objective.as_ref();
+        let targets = terms.targets();
+        Self {
+            name: named.map(|said| said.value.clone()),
+            named_by: named.map(|said| said.by.as_str()),
+            band: terms.band.value,
+            weight: terms.weight.value,
+            ttl_ms: terms.ttl_ms.value,
+            ttft_ms: targets.ttft_ms,
+            tpot_ms: targets.tpot_ms,
+            overridden: overridden.collect(),
+        }
+    }
 }
 
 /// One limit that was consulted.

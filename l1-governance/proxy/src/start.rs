@@ -17,6 +17,7 @@ use ledger_store::{
 
 use crate::config::{Config, KeyConfig, Limit, SecretSource};
 use crate::identity::{FROM_CONFIG, Owners};
+use crate::shared::unix_ms;
 
 /// Why L1 did not start.
 #[derive(Debug, thiserror::Error)]
@@ -208,6 +209,20 @@ async fn end_replaced(
     Ok(())
 }
 
+/// Says which keys name an objective that is gone. They have that of their project or tenant.
+pub(crate) fn warn_of_lost_objectives(config: &Config, ledger: &SqliteLedger) {
+    for record in ledger.keys().list() {
+        let lost = record.scope.objective.as_ref();
+        let lost = lost.filter(|name| !config.objectives.named.contains_key(*name));
+        if let Some(objective) = lost.filter(|_| record.is_valid(unix_ms())) {
+            tracing::warn!(
+                key = %record.public, name = %record.name, owner = %record.owner, %objective,
+                "governance.objectives does not define the objective this key names: it has that of its project or tenant"
+            );
+        }
+    }
+}
+
 async fn import_key(
     ledger: &SqliteLedger,
     text: KeyText,
@@ -226,6 +241,7 @@ async fn import_key(
             .expires_unix_s
             .map(|seconds| UnixMs(seconds.saturating_mul(1000))),
         role: key.role,
+        objective: key.choice.objective.clone(),
     };
     let name = format!("{FROM_CONFIG}{}", key.name);
     let new = NewKey {

@@ -12,7 +12,10 @@ use crate::open::explain;
 const APPLICATION_ID: i64 = 0x4850_4C47;
 
 /// Step n brings version n to n + 1. Never edited once released, only added to.
-const MIGRATIONS: [&str; 1] = [include_str!("schema/0001_ledger.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("schema/0001_ledger.sql"),
+    include_str!("schema/0002_key_objective.sql"),
+];
 
 /// Brings a database to the newest version and sets the connection up for durable writing.
 pub(crate) fn prepare(path: &Path, connection: &mut Connection) -> Result<(), OpenError> {

@@ -11,6 +11,7 @@ fn scope(models: &[&str], budget: Option<u64>, expires: Option<u64>, role: Role)
         budget: budget.map(MicroWtu),
         expires: expires.map(UnixMs),
         role,
+        objective: None,
     }
 }
 
@@ -115,6 +116,33 @@ fn case_46_nobody_gives_what_they_do_not_have() {
             "{owner} {asked:?}"
         );
         assert_eq!(ceiling(&Actor::Operator, &account(owner), &asked), Ok(()));
+    }
+}
+
+#[test]
+fn a_key_passes_on_its_own_objective_and_no_other() {
+    let of = |objective: Option<&str>| Scope {
+        objective: objective.map(|name| ObjectiveName::new(name).unwrap()),
+        ..scope(&["*"], None, None, Role::Lead)
+    };
+    let app = account("acme/app");
+    for (own, asked, expected) in [
+        (None, None, Ok(())),
+        (Some("batch"), Some("batch"), Ok(())),
+        (None, Some("gold"), Err(Beyond::Objective)),
+        (Some("batch"), Some("gold"), Err(Beyond::Objective)),
+        (Some("batch"), None, Err(Beyond::Objective)),
+    ] {
+        let actor = Actor::Key {
+            owner: app.clone(),
+            scope: of(own),
+        };
+        assert_eq!(
+            ceiling(&actor, &app, &of(asked)),
+            expected,
+            "{own:?} {asked:?}"
+        );
+        assert_eq!(ceiling(&Actor::Operator, &app, &of(asked)), Ok(()));
     }
 }
 

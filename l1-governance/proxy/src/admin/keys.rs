@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use governance_context::ObjectiveName;
 use governance_core::account::{AccountId, Kind, UnixMs, parse_wtu};
 use governance_core::catalogue::{Answer as Fault, Code};
 use governance_core::keys::{KeyText, Models, PublicPart, Role, Scope};
 use governance_core::sanitize::BodyRefusal;
 use http::{Response, StatusCode};
 use inference_wire::json::Document;
-use ledger_store::{Declaration, KeyRecord, NewKey, ScopeChange};
+use ledger_store::{By, Declaration, KeyRecord, NewKey, ScopeChange};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,6 +35,7 @@ struct Create {
     budget_wtu: Option<Value>,
     expires_in: Option<u64>,
     role: Option<String>,
+    objective: Option<String>,
 }
 
 /// What is to change; what is left out stays. `null` takes a limit away, where the ceiling allows it.
@@ -48,6 +50,8 @@ struct Update {
     #[serde(default, deserialize_with = "given")]
     expires_in: Option<Value>,
     role: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    objective: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +77,10 @@ struct Shown<'a> {
     owner: &'a AccountId,
     role: &'static str,
     models: &'a Models,
+    /// The one it names.
+    objective: Option<&'a ObjectiveName>,
+    /// The one in force for it.
+    objective_in_force: Option<ObjectiveName>,
     budget_wtu: Option<String>,
     created_at: String,
     expires_at: Option<String>,
@@ -84,7 +92,7 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn of(record: &'a KeyRecord, text: Option<&'a KeyText>) -> Self {
+    fn of(shared: &Shared, record: &'a KeyRecord, text: Option<&'a KeyText>) -> Self {
         Self {
             key: text.map(KeyText::reveal),
             public: record.public.to_string(),
@@ -93,6 +101,8 @@ impl<'a> Shown<'a> {
             owner: &record.owner,
             role: record.scope.role.as_str(),
             models: &record.scope.models,
+            objective: record.scope.objective.as_ref(),
+            objective_in_force: shared.owners.objective(record),
             budget_wtu: record.scope.budget.map(|budget| budget.to_string()),
             created_at: rfc3339(record.created),
             expires_at: record.scope.expires.map(rfc3339),
@@ -113,7 +123,7 @@ pub(super) fn list(shared: &Shared, caller: &Caller) -> Response<Body> {
     let ring = shared.ledger.keys();
     let seen = ring.list().filter(|record| caller.may_see(&record.account));
     json(&List {
-        keys: seen.map(|record| Shown::of(record, None)).collect(),
+        keys: seen.map(|record| Shown::of(shared, record, None)).collect(),
     })
 }
 
@@ -123,7 +133,7 @@ pub(super) fn show(
     public: PublicPart,
 ) -> Result<Response<Body>, Refused> {
     let record = visible(shared, caller, public)?;
-    Ok(json(&Shown::of(&record, None)))
+    Ok(json(&Shown::of(shared, &record, None)))
 }
 
 pub(super) async fn create(
@@ -139,6 +149,10 @@ pub(super) async fn create(
         return Err(invalid("name", "`name` must be 1 to 64 bytes without `/`"));
     }
     let scope = Scope {
+        objective: match &asked.objective {
+            Some(name) => Some(objective(shared, name)?),
+            None => own_objective(shared, caller),
+        },
         models: models(shared, asked.models)?,
         budget: asked.budget_wtu.as_ref().map(budget).transpose()?.flatten(),
         expires: asked.expires_in.map(expiry).transpose()?,
@@ -155,7 +169,7 @@ pub(super) async fn create(
         .await
         .map_err(|error| refusal(&error))?;
     audit(caller, "create", record.public);
-    let mut response = json(&Shown::of(&record, Some(&text)));
+    let mut response = json(&Shown::of(shared, &record, Some(&text)));
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
 }
@@ -185,6 +199,11 @@ pub(super) async fn update(
     if let Some(word) = &asked.role {
         scope.role = role(word)?;
     }
+    if let Some(value) = asked.objective {
+        let name: Option<String> = serde_json::from_value(value)
+            .map_err(|_| invalid("objective", "`objective` must be a name or null"))?;
+        scope.objective = name.map(|name| objective(shared, &name)).transpose()?;
+    }
     let change = ScopeChange {
         public,
         version: asked.version,
@@ -205,7 +224,7 @@ pub(super) async fn revoke(
     let revoked = shared.ledger.revoke_key(caller.by, public).await;
     let record = revoked.map_err(|error| refusal(&error))?;
     audit(caller, "revoke", public);
-    Ok(json(&Shown::of(&record, None)))
+    Ok(json(&Shown::of(shared, &record, None)))
 }
 
 pub(super) async fn rotate(
@@ -234,7 +253,7 @@ pub(super) async fn rotate(
         .await;
     let (text, record) = rotated.map_err(|error| refusal(&error))?;
     audit(caller, "rotate", public);
-    let mut response = json(&Shown::of(&record, Some(&text)));
+    let mut response = json(&Shown::of(shared, &record, Some(&text)));
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
 }
@@ -320,6 +339,30 @@ fn role(word: &str) -> Result<Role, Refused> {
     Role::parse(word).ok_or_else(|| invalid("role", "`role` must be member or lead"))
 }
 
+/// An objective of the configuration.
+fn objective(shared: &Shared, name: &str) -> Result<ObjectiveName, Refused> {
+    let all = &shared.config.objectives;
+    if let Some((name, _)) = all.named.get_key_value(name) {
+        return Ok(name.clone());
+    }
+    let what = if all.named.is_empty() {
+        "`objective` must be left out: governance.objectives defines none".to_owned()
+    } else {
+        format!("`objective` must be one of {}", all.list())
+    };
+    Err(invalid("objective", &what))
+}
+
+/// A key passes its objective on to those that are made with it, so that nobody leaves theirs that way.
+fn own_objective(shared: &Shared, caller: &Caller) -> Option<ObjectiveName> {
+    let By::Key(public) = caller.by else {
+        return None;
+    };
+    let ring = shared.ledger.keys();
+    ring.get(&public)
+        .and_then(|record| record.scope.objective.clone())
+}
+
 fn invalid(param: &'static str, what: &str) -> Refused {
     Fault::new(Code::InvalidValue)
         .what(what)
@@ -360,8 +403,8 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
 
 fn audit(caller: &Caller, action: &'static str, public: PublicPart) {
     let by = match caller.by {
-        ledger_store::By::Operator => "operator".to_owned(),
-        ledger_store::By::Key(key) => key.to_string(),
+        By::Operator => "operator".to_owned(),
+        By::Key(key) => key.to_string(),
     };
     tracing::info!(target: "audit", action, key = %public, by, "keys");
 }

@@ -1,14 +1,20 @@
 //! The `governance:` section as people write it. Nothing here is checked beyond its shape.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use super::objectives::Stated;
 
 /// The `governance:` section of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
     pub(super) models: Vec<ModelFile>,
+    pub(super) objectives: BTreeMap<String, ObjectiveFile>,
+    /// The one in force where nobody names another.
+    pub(super) default_objective: Option<String>,
     pub(super) tenants: Vec<TenantFile>,
     /// Without it only keys of role `lead` can use the admin API.
     pub(super) admin_token: Option<SecretFile>,
@@ -29,6 +35,7 @@ pub struct File {
 #[serde(untagged)]
 pub(super) enum Number {
     Whole(u64),
+    Negative(i64),
     Decimal(f64),
     Text(String),
 }
@@ -37,6 +44,7 @@ impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Number::Whole(number) => write!(f, "{number}"),
+            Number::Negative(number) => write!(f, "{number}"),
             Number::Decimal(number) => write!(f, "{number}"),
             Number::Text(text) => f.write_str(text),
         }
@@ -77,13 +85,27 @@ pub(super) struct PriceFile {
     pub(super) output: Number,
 }
 
+/// What requests that refer to it are promised.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ObjectiveFile {
+    pub(super) band: Option<Number>,
+    pub(super) weight: Option<Number>,
+    pub(super) ttl_ms: Option<Number>,
+    pub(super) ttft_ms: Option<Number>,
+    pub(super) tpot_ms: Option<Number>,
+}
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantFile {
     pub(super) name: String,
-    #[serde(default)]
-    pub(super) band: i32,
-    pub(super) weight: Option<u32>,
+    pub(super) objective: Option<String>,
+    pub(super) band: Option<Number>,
+    pub(super) weight: Option<Number>,
+    pub(super) ttl_ms: Option<Number>,
+    pub(super) ttft_ms: Option<Number>,
+    pub(super) tpot_ms: Option<Number>,
     /// The ratio of the account group: every charge is multiplied by it.
     pub(super) ratio: Option<Number>,
     /// Which models its keys may use; all of them when absent.
@@ -100,6 +122,12 @@ pub(super) struct TenantFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct ProjectFile {
     pub(super) name: String,
+    pub(super) objective: Option<String>,
+    pub(super) band: Option<Number>,
+    pub(super) weight: Option<Number>,
+    pub(super) ttl_ms: Option<Number>,
+    pub(super) ttft_ms: Option<Number>,
+    pub(super) tpot_ms: Option<Number>,
     #[serde(default)]
     pub(super) limits: Vec<LimitFile>,
     pub(super) models: Option<Vec<String>>,
@@ -126,6 +154,12 @@ pub(super) struct KeyFile {
     /// Seconds since 1970; never when absent.
     pub(super) expires: Option<u64>,
     pub(super) models: Option<Vec<String>>,
+    pub(super) objective: Option<String>,
+    pub(super) band: Option<Number>,
+    pub(super) weight: Option<Number>,
+    pub(super) ttl_ms: Option<Number>,
+    pub(super) ttft_ms: Option<Number>,
+    pub(super) tpot_ms: Option<Number>,
     #[serde(default)]
     pub(super) limits: Vec<LimitFile>,
     pub(super) secret: SecretFile,
@@ -176,3 +210,26 @@ pub(super) struct TimeoutsFile {
 pub(super) struct CorsFile {
     pub(super) allowed_origins: Vec<String>,
 }
+
+macro_rules! states {
+    ($objective:expr, $file:ty) => {
+        impl $file {
+            pub(super) fn stated(&self) -> Stated<'_> {
+                let objective: fn(&$file) -> Option<&str> = $objective;
+                Stated {
+                    objective: objective(self),
+                    band: self.band.as_ref(),
+                    weight: self.weight.as_ref(),
+                    ttl_ms: self.ttl_ms.as_ref(),
+                    ttft_ms: self.ttft_ms.as_ref(),
+                    tpot_ms: self.tpot_ms.as_ref(),
+                }
+            }
+        }
+    };
+}
+
+states!(|_| None, ObjectiveFile);
+states!(|file| file.objective.as_deref(), TenantFile);
+states!(|file| file.objective.as_deref(), ProjectFile);
+states!(|file| file.objective.as_deref(), KeyFile);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::ConfigError;
 
+pub(super) type Checked<T> = Result<T, ConfigError>;
+
 /// Where in the file a value stands, as people would point at it: `tenants[0].limits[1].per`.
 #[derive(Clone, Debug)]
 pub(super) struct Path(String);

@@ -13,6 +13,7 @@ mod admin;
 mod admission;
 mod answers;
 mod http;
+mod objectives;
 mod order;
 mod streams;
 mod support;

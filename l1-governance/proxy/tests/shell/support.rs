@@ -302,6 +302,23 @@ impl Rig {
     /// A rig whose configuration is the standard one, changed.
     pub(crate) async fn with(stage: Stage, change: impl FnOnce(&mut Value)) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
+        Self::start(stage, dir, change).await
+    }
+
+    /// The same ledger under the standard configuration, changed in another way.
+    pub(crate) async fn restart(self, change: impl FnOnce(&mut Value)) -> Self {
+        let Self {
+            governance,
+            ledger,
+            stage,
+            dir,
+        } = self;
+        drop(governance);
+        ledger.close().await.expect("the ledger answers");
+        Self::start(stage, dir, change).await
+    }
+
+    async fn start(stage: Stage, dir: TempDir, change: impl FnOnce(&mut Value)) -> Self {
         let mut config = standard(&dir);
         change(&mut config);
         let file: File = serde_json::from_value(config).expect("the shape of a configuration");

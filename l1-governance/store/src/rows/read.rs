@@ -1,13 +1,9 @@
 //! Rows into checked values. A row that cannot be one of ours is an error, never a default.
 
-use std::collections::BTreeSet;
-
 use governance_context::{AttemptId, Band, MicroWtu, RequestId, TenantId};
 use governance_core::account::{
-    AccountId, AccountPath, Boost, Carry, Kind, Limit, PolicyName, PolicySpec, Tier, Unit, UnixMs,
-    Window,
+    AccountId, Boost, Carry, Kind, Limit, PolicyName, PolicySpec, Tier, Unit, UnixMs, Window,
 };
-use governance_core::keys::{KeyHash, Models, PublicPart, Role, Scope};
 use governance_core::ledger::{
     AccountNo, AccountRow, Amounts, AttemptRow, Basis, Entry, EntryKind, Hash, LegRow, PolicyNo,
     PolicyRow, Reason, Snapshot, State, Status, WindowRow,
@@ -15,8 +11,6 @@ use governance_core::ledger::{
 use governance_core::price::{GroupName, PriceVersion, Stamp, Tokens};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row};
-
-use crate::keys::{KeyRecord, KeyRing};
 
 type Result<T> = rusqlite::Result<T>;
 
@@ -91,17 +85,6 @@ pub(crate) fn attempt(connection: &Connection, id: AttemptId) -> Result<Option<A
     statement
         .query_row([id.as_uuid().as_bytes()], attempt_row)
         .optional()
-}
-
-/// All keys.
-pub(crate) fn load_keys(connection: &Connection) -> Result<KeyRing> {
-    let mut ring = KeyRing::default();
-    let sql = "SELECT public, hash, account, owner, tenant_id, name, role, models, budget_uwtu, expires_at, created_at,
-            revoked_at, retires_at, replaced_by, version FROM virtual_key";
-    for record in collect(connection, sql, key_record)? {
-        ring.insert(record);
-    }
-    Ok(ring)
 }
 
 /// Every entry in order.
@@ -179,7 +162,7 @@ const OPEN_LEGS: &str = "SELECT attempt_id, account_id, policy_id, head_id, win_
     FROM attempt JOIN leg ON leg.attempt_id = attempt.id
     WHERE attempt.state IN ('sent', 'unknown') ORDER BY attempt_id, rank";
 
-fn collect<T>(
+pub(super) fn collect<T>(
     connection: &Connection,
     sql: &str,
     read: impl Fn(&Row<'_>) -> Result<T>,
@@ -327,39 +310,6 @@ fn entry_row(row: &Row<'_>) -> Result<Entry> {
     })
 }
 
-fn key_record(row: &Row<'_>) -> Result<KeyRecord> {
-    let models: Option<String> = row.get(7)?;
-    let models = match models {
-        None => Models::All,
-        Some(json) => {
-            let names: BTreeSet<String> =
-                serde_json::from_str(&json).map_err(|error| foreign(7, error))?;
-            Models::Only(names)
-        }
-    };
-    let account: AccountId = parsed(row, 2, |text| AccountId::parse(text).ok())?;
-    Ok(KeyRecord {
-        public: parsed(row, 0, PublicPart::parse)?,
-        hash: KeyHash::from_bytes(row.get(1)?),
-        path: AccountPath::of(&account),
-        account,
-        owner: parsed(row, 3, |text| AccountId::parse(text).ok())?,
-        tenant: tenant(row, 4)?,
-        name: row.get(5)?,
-        scope: Scope {
-            role: parsed(row, 6, Role::parse)?,
-            models,
-            budget: optional(row, 8)?.map(MicroWtu),
-            expires: optional(row, 9)?.map(UnixMs),
-        },
-        created: at(row, 10)?,
-        revoked: optional(row, 11)?.map(UnixMs),
-        retires: optional(row, 12)?.map(UnixMs),
-        replaced_by: optional_parsed(row, 13, PublicPart::parse)?,
-        version: count(row, 14)?,
-    })
-}
-
 fn attempt_id(row: &Row<'_>, index: usize) -> Result<AttemptId> {
     row.get(index).map(attempt_from)
 }
@@ -382,7 +332,7 @@ fn uuid_parts(bytes: [u8; 16]) -> (u64, [u8; 10]) {
     (u64::from_be_bytes(ms), random)
 }
 
-fn tenant(row: &Row<'_>, index: usize) -> Result<TenantId> {
+pub(super) fn tenant(row: &Row<'_>, index: usize) -> Result<TenantId> {
     parsed(row, index, |text| TenantId::new(text).ok())
 }
 
@@ -402,16 +352,16 @@ fn number(row: &Row<'_>, index: usize) -> Result<u32> {
     }
 }
 
-fn at(row: &Row<'_>, index: usize) -> Result<UnixMs> {
+pub(super) fn at(row: &Row<'_>, index: usize) -> Result<UnixMs> {
     count(row, index).map(UnixMs)
 }
 
-fn count(row: &Row<'_>, index: usize) -> Result<u64> {
+pub(super) fn count(row: &Row<'_>, index: usize) -> Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
-fn optional(row: &Row<'_>, index: usize) -> Result<Option<u64>> {
+pub(super) fn optional(row: &Row<'_>, index: usize) -> Result<Option<u64>> {
     let value: Option<i64> = row.get(index)?;
     value
         .map(|value| {
@@ -420,7 +370,11 @@ fn optional(row: &Row<'_>, index: usize) -> Result<Option<u64>> {
         .transpose()
 }
 
-fn parsed<T>(row: &Row<'_>, index: usize, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+pub(super) fn parsed<T>(
+    row: &Row<'_>,
+    index: usize,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T> {
     let text = row
         .get_ref(index)?
         .as_str()
@@ -428,7 +382,7 @@ fn parsed<T>(row: &Row<'_>, index: usize, parse: impl Fn(&str) -> Option<T>) -> 
     parse(text).ok_or_else(|| foreign(index, NotOurs(text.to_owned())))
 }
 
-fn optional_parsed<T>(
+pub(super) fn optional_parsed<T>(
     row: &Row<'_>,
     index: usize,
     parse: impl Fn(&str) -> Option<T>,
@@ -443,6 +397,9 @@ fn optional_parsed<T>(
 #[error("{0:?} is not a value this column can have")]
 struct NotOurs(String);
 
-fn foreign(index: usize, error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+pub(super) fn foreign(
+    index: usize,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(index, Type::Text, Box::new(error))
 }

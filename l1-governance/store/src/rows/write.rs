@@ -5,14 +5,11 @@ use std::sync::Arc;
 
 use governance_context::AttemptId;
 use governance_core::account::{AccountId, Carry, Limit, PolicyName, UnixMs};
-use governance_core::keys::{Models, PublicPart};
 use governance_core::ledger::{
     AccountRow, AttemptRow, Basis, Effect, Entry, LegRow, PolicyNo, PolicyRow, Reason, Status,
     WindowRow,
 };
 use rusqlite::{Connection, params};
-
-use crate::keys::KeyRecord;
 
 /// Writes a batch. Of a window and of an attempt only the last state is written.
 pub(crate) fn write(connection: &Connection, effects: &[Effect]) -> rusqlite::Result<()> {
@@ -53,7 +50,7 @@ pub(crate) fn write_probe(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Amounts and instants stay below 2⁶³; see `governance_core::ledger`.
-fn int(value: u64) -> i64 {
+pub(super) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
@@ -223,44 +220,6 @@ fn write_entry(connection: &Connection, row: &Entry) -> rusqlite::Result<()> {
             int(row.at.0),
             row.prev_hash.0,
             row.hash.0,
-        ])?;
-    Ok(())
-}
-
-pub(crate) fn write_key(connection: &Connection, key: &KeyRecord) -> rusqlite::Result<()> {
-    let models = match &key.scope.models {
-        Models::All => None,
-        Models::Only(names) => {
-            Some(serde_json::to_string(names).expect("a set of strings has a JSON form"))
-        }
-    };
-    connection
-        .prepare_cached(
-            "INSERT INTO virtual_key (public, hash, account, owner, tenant_id, name, role, models, budget_uwtu,
-                expires_at, created_at, revoked_at, retires_at, replaced_by, version)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-             ON CONFLICT (public) DO UPDATE SET name = excluded.name, role = excluded.role, models = excluded.models,
-                budget_uwtu = excluded.budget_uwtu, expires_at = excluded.expires_at,
-                revoked_at = excluded.revoked_at, retires_at = excluded.retires_at,
-                replaced_by = excluded.replaced_by, version = excluded.version
-             WHERE excluded.version >= virtual_key.version",
-        )?
-        .execute(params![
-            key.public.as_str(),
-            key.hash.as_bytes(),
-            key.account.as_str(),
-            key.owner.as_str(),
-            key.tenant.as_str(),
-            key.name,
-            key.scope.role.as_str(),
-            models,
-            key.scope.budget.map(|budget| int(budget.0)),
-            key.scope.expires.map(|at| int(at.0)),
-            int(key.created.0),
-            key.revoked.map(|at| int(at.0)),
-            key.retires.map(|at| int(at.0)),
-            key.replaced_by.as_ref().map(PublicPart::as_str),
-            int(key.version),
         ])?;
     Ok(())
 }

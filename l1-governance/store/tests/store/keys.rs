@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use governance_context::MicroWtu;
+use governance_context::{MicroWtu, ObjectiveName};
 use governance_core::account::UnixMs;
 use governance_core::keys::{Beyond, KeyText, Models, Role, Scope};
 use ledger_store::{By, KeyError, NewKey, ScopeChange, SqliteLedger};
@@ -19,6 +19,7 @@ fn scope(models: &[&str], budget: u64, role: Role) -> Scope {
         budget: Some(MicroWtu(budget)),
         expires: Some(UnixMs(NOW + 1_000_000)),
         role,
+        objective: None,
     }
 }
 
@@ -340,6 +341,13 @@ async fn case_46_one_ceiling_on_every_path() {
             },
             Beyond::Models(None),
         ),
+        (
+            Scope {
+                objective: Some(ObjectiveName::new("gold").unwrap()),
+                ..own.clone()
+            },
+            Beyond::Objective,
+        ),
     ];
     let (_, second) = make(by, "acme/search/ann", own.clone()).await.unwrap();
     for (asked, why) in beyond {
@@ -398,4 +406,37 @@ async fn case_46_one_ceiling_on_every_path() {
             .map(drop),
         Err(KeyError::NoActor)
     );
+}
+
+#[tokio::test]
+async fn a_key_keeps_its_objective_through_rotation_change_and_restart() {
+    let desk = Desk::new();
+    let ledger = open(&desk).await;
+    let of = |objective: Option<&str>| Scope {
+        objective: objective.map(|name| ObjectiveName::new(name).unwrap()),
+        ..scope(&["small"], 500, Role::Member)
+    };
+    let made = key("acme/search/ann", of(Some("batch")));
+    let (_, made) = ledger.create_key(By::Operator, made).await.unwrap();
+    let (_, next) = ledger
+        .rotate_key(By::Operator, made.public, 60_000)
+        .await
+        .unwrap();
+    let other = key("acme/search/ann", of(Some("gold")));
+    let (_, other) = ledger.create_key(By::Operator, other).await.unwrap();
+    ledger
+        .update_keys(By::Operator, update(other.public, 1, of(None)))
+        .await
+        .unwrap();
+    ledger.close().await.unwrap();
+    let ledger = desk.open();
+    for (public, expected) in [
+        (made.public, Some("batch")),
+        (next.public, Some("batch")),
+        (other.public, None),
+    ] {
+        let ring = ledger.keys();
+        let stored = ring.get(&public).unwrap().scope.objective.as_ref();
+        assert_eq!(stored.map(ObjectiveName::as_str), expected, "{public}");
+    }
 }

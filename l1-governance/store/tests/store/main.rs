@@ -12,3 +12,4 @@ mod desk;
 mod failure;
 mod keys;
 mod ledger;
+mod migration;
