@@ -239,6 +239,16 @@ impl Queue {
         lane.cost = lane.cost - old + cost;
     }
 
+    /// A request is wanted by another time.
+    pub(crate) fn set_deadline(&mut self, place: Place, deadline: Timestamp) {
+        let Some(waiting) = self.get_mut(place) else {
+            return;
+        };
+        let old = std::mem::replace(&mut waiting.deadline, deadline);
+        let line = waiting.line;
+        self.reorder(line, place, old, deadline);
+    }
+
     /// Moves a request into `band`, with everything else about it unchanged.
     pub(crate) fn raise(
         &mut self,

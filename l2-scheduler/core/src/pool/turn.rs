@@ -302,6 +302,9 @@ impl Pool {
                 self.refuse_waiting(now, pick.place, RefusalKind::QueueWait, Some(wait));
                 return Step::Moved;
             }
+            if self.put_off(now, pick.place, proposal.soonest_s) {
+                return Step::Moved;
+            }
         }
         let has_time = now.after_seconds(proposal.prudent_s) < deadline;
         let yields = is_late && !pick.by_share && self.queue.has_higher(band);
@@ -322,6 +325,22 @@ impl Pool {
             scratch.held.push((pick.place, best.spot));
         }
         Step::Waits
+    }
+
+    /// A request that will be late and may not be refused: its next target is twice as long, and it goes behind those who
+    /// can still meet theirs. False once it has all the time it may have.
+    fn put_off(&mut self, now: Timestamp, place: Place, soonest_s: f64) -> bool {
+        let Some(waiting) = self.queue.get(place) else {
+            return false;
+        };
+        let wanted = waiting.deadline.since(waiting.arrived);
+        let later = (waiting.arrived + wanted * 2).max(now.after_seconds(2.0 * soonest_s));
+        let later = later.min(waiting.expires);
+        let is_later = later > waiting.deadline;
+        if is_later {
+            self.queue.set_deadline(place, later);
+        }
+        is_later
     }
 
     fn is_open(

@@ -514,6 +514,14 @@ impl Queue {
         self.flows.get_mut(flow).lines = lines;
     }
 
+    pub(super) fn reorder(&mut self, line: u32, place: Place, old: Timestamp, new: Timestamp) {
+        let entry = self.lines.get_mut(line);
+        if entry.by_deadline.remove(&(old, place)) {
+            entry.by_deadline.insert((new, place));
+            self.rank_line(line);
+        }
+    }
+
     /// Something joined (`joined`) or left a line: its head may be another.
     fn rank(&mut self, line: u32, seq: u64, joined: Option<(Place, Timestamp)>) {
         let entry = self.lines.get(line);
