@@ -21,6 +21,32 @@ pub struct Prompt {
     runs: Box<[Run]>,
 }
 
+/// Whether a later prompt can contain the tokens of an answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// No prompt repeats it, or nobody knows.
+    #[default]
+    Nobodys,
+    /// Its tokens follow those of the prompt's last run, as in the next turn of a conversation.
+    Continues,
+}
+
+/// Ids of blocks that are made up lie above those of any trace: a bit says which, then group or owner, then the block.
+const SHARED: u64 = 1 << 63;
+const OWN: u64 = 1 << 62;
+/// The longest prompt of a trace has fewer blocks than these bits count.
+const BLOCK_BITS: u32 = 16;
+
+/// The first block of the prefix that a group shares.
+pub(crate) fn shared_block(group: u32) -> BlockId {
+    BlockId(SHARED | u64::from(group) << BLOCK_BITS)
+}
+
+/// The first block of what belongs to one request or session alone.
+pub(crate) fn own_block(owner: u64) -> BlockId {
+    BlockId(OWN | owner << BLOCK_BITS)
+}
+
 impl Run {
     pub fn blocks(self) -> impl DoubleEndedIterator<Item = (BlockId, u32)> + ExactSizeIterator {
         let count = self.tokens.div_ceil(BLOCK_TOKENS);

@@ -10,7 +10,7 @@ use rand::RngExt;
 
 use crate::arrivals::{Arrivals, Clock, Factor};
 use crate::lengths::Lengths;
-use crate::prompt::{BlockId, Prompt, Run};
+use crate::prompt::{Answer, Prompt, Run, own_block, shared_block};
 use crate::seed::{Purpose, stream};
 use crate::trace::Trace;
 
@@ -44,6 +44,9 @@ pub struct Planned {
     pub at: Duration,
     pub prompt: Prompt,
     pub output_tokens: u32,
+    pub answer: Answer,
+    /// Who sends it, counted from zero.
+    pub tenant: u32,
 }
 
 /// Where a load ends; it ends at whatever comes first.
@@ -80,11 +83,6 @@ enum Times {
     /// Time and place in the trace, sorted.
     Recorded(Vec<(Duration, usize)>),
 }
-
-/// Ids of generated blocks lie above those of any trace: a bit says which, then group or request, then the block.
-const SHARED: u64 = 1 << 63;
-const OWN: u64 = 1 << 62;
-const BLOCK_BITS: u32 = 16;
 
 impl Schedule {
     pub fn new(
@@ -156,6 +154,8 @@ impl Iterator for Schedule {
             at,
             prompt,
             output_tokens,
+            answer: Answer::Nobodys,
+            tenant: 0,
         })
     }
 }
@@ -168,11 +168,11 @@ impl Generated {
         let shared = self.shared_tokens.min(input);
         let prompt = Prompt::new([
             Run {
-                first: BlockId(SHARED | u64::from(group) << BLOCK_BITS),
+                first: shared_block(group),
                 tokens: shared,
             },
             Run {
-                first: BlockId(OWN | index << BLOCK_BITS),
+                first: own_block(index),
                 tokens: input - shared,
             },
         ]);

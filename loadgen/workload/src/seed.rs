@@ -13,6 +13,8 @@ pub(crate) enum Purpose {
     Group,
     Mix,
     Endpoint,
+    Population,
+    Session,
 }
 
 pub(crate) fn stream(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {

@@ -155,6 +155,8 @@ mod tests {
                     at: Duration::ZERO,
                     prompt: prompt(1),
                     output_tokens: 10,
+                    answer: workload::Answer::Nobodys,
+                    tenant: 0,
                 };
                 leaves_after(0.25, 3, &planned)
             })

@@ -1,0 +1,61 @@
+//! What became of every request of a run.
+
+use governance_context::Band;
+
+/// One request's end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    pub tenant: u32,
+    pub band: Band,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub end: End,
+    /// Seconds from arrival to the first token; NaN without one.
+    pub ttft_s: f64,
+    /// Seconds per token after the first; NaN without a complete answer.
+    pub tpot_s: f64,
+    /// Longest time between two tokens, in seconds.
+    pub stall_s: f64,
+    /// Seconds from arrival to the last token; NaN without a complete answer.
+    pub total_s: f64,
+    /// Seconds an idle engine with the best possible cache would take to the first token.
+    pub best_ttft_s: f64,
+    /// Prompt tokens the engine found in its cache.
+    pub cached_tokens: u32,
+    /// Prompt tokens engines computed for it, attempts that were given up included.
+    pub computed_tokens: u32,
+    pub met_ttft: bool,
+    /// Met both targets.
+    pub good: bool,
+    /// Completed while requests still arrived.
+    pub in_time: bool,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Completed,
+    /// With the stable code of the refusal.
+    Refused(&'static str),
+    /// The run was given up before.
+    Open,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// In order of arrival.
+    pub records: Vec<Record>,
+    /// Seconds of prefill assigned to each engine.
+    pub assigned_s: Vec<f64>,
+    /// Attempts taken from an engine that was believed to hang.
+    pub abandoned: u64,
+    /// Running requests that lost their memory to others.
+    pub preemptions: u64,
+    /// Steps of all engines.
+    pub steps: u64,
+    /// Virtual seconds until the last request ended.
+    pub seconds: f64,
+    /// Most requests waiting inside one engine at any look.
+    pub deepest_engine_queue: u32,
+}

@@ -1,0 +1,37 @@
+//! What is simulated.
+
+use engine_model::Profile;
+use scheduler_core::Policy;
+use scheduler_core::flow::Refuse;
+
+/// A pool of equal engines and who schedules it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scenario {
+    pub policy: Policy,
+    /// Of every engine.
+    pub profile: Profile,
+    pub engines: u32,
+    /// Each with its own share of the requests, all in front of the same engines.
+    pub schedulers: u32,
+    /// Whether a request that cannot meet its target any more is refused.
+    pub refuse: Refuse,
+    /// Decides ties, and which scheduler a request comes to.
+    pub seed: u64,
+    /// The run ends early once this many requests have missed their targets: its verdict is clear.
+    pub give_up_after: Option<u64>,
+}
+
+impl Scenario {
+    /// One scheduler in front of eight large engines; nobody is refused.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            profile: Profile::LLAMA_70B_8XH100,
+            engines: 8,
+            schedulers: 1,
+            refuse: Refuse::Never,
+            seed: 0,
+            give_up_after: None,
+        }
+    }
+}
