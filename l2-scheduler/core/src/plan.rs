@@ -40,6 +40,8 @@ pub(crate) struct Ask {
     pub(crate) output: f64,
     /// Price of duplicate work.
     pub(crate) kappa: f64,
+    /// Share of the time that engines spend on prefills, 0 to 0.8.
+    pub(crate) utilisation: f64,
 }
 
 /// One endpoint that could take a request.

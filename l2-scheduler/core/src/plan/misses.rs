@@ -56,7 +56,9 @@ impl Spot {
         // Every step of the prefill still yields a token.
         let stall = |tpot_s: f64| (prefill_s - tpot_s * steps).max(0.0);
         let before = |tpot_s: f64| (self.queue_s - tpot_s * self.steps_left).max(0.0);
-        let gain = |tpot_s: f64| tpot_s - self.step_s.min(0.9 * tpot_s);
+        // Prefills of others will go on taking their part of the time.
+        let token_s = self.step_s / (1.0 - ask.utilisation);
+        let gain = |tpot_s: f64| tpot_s - token_s.min(0.9 * tpot_s);
         let mut sum = 0.0;
         for stream in streams {
             let (stall, before) = (stall(stream.tpot_s), before(stream.tpot_s));

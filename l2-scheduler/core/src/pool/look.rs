@@ -58,10 +58,14 @@ impl Pool {
         spot
     }
 
+    /// Share of the time that engines spend on prefills, by what was assigned lately.
+    pub(super) fn prefill_utilisation(&mut self, now: Timestamp, engines: usize) -> f64 {
+        self.assigned.sum(now) / (engines.max(1) as f64 * WINDOW_S)
+    }
+
     /// Price of duplicate work at the moment.
-    pub(super) fn kappa(&mut self, now: Timestamp, spots: &[Spot]) -> f64 {
+    pub(super) fn kappa(&self, prefill: f64, spots: &[Spot]) -> f64 {
         let engines = spots.len().max(1) as f64;
-        let prefill = self.assigned.sum(now) / (engines * WINDOW_S);
         let kv = spots
             .iter()
             .map(|spot| spot.kv_used / spot.kv_capacity)

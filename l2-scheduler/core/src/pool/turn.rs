@@ -31,6 +31,8 @@ const STALE_PEERS_S: f64 = 0.3;
 const NEARLY_BEST: f64 = 0.9;
 /// and so many others by chance.
 const STRANGERS: usize = 3;
+/// Streams never gain less than this leaves them.
+const MOST_UTILISED: f64 = 0.8;
 /// First tokens after which a class of engines is known well enough to call a request doomed.
 const PROVEN: u32 = 8;
 
@@ -49,6 +51,7 @@ pub(super) struct Scratch {
     /// Who is held back although this spot is open.
     held: Vec<(Place, u32)>,
     pub(super) kappa: f64,
+    utilisation: f64,
     saturation: f64,
     top: Option<Band>,
 }
@@ -143,7 +146,9 @@ impl Pool {
                 spots.push(self.spot(now, index as u32));
             }
         }
-        scratch.kappa = self.kappa(now, &spots);
+        let prefill = self.prefill_utilisation(now, spots.len());
+        scratch.utilisation = prefill.min(MOST_UTILISED);
+        scratch.kappa = self.kappa(prefill, &spots);
         scratch.saturation = if spots.is_empty() {
             1.0
         } else {
@@ -200,6 +205,7 @@ impl Pool {
             tpot_s: waiting.tpot_s,
             output: waiting.output,
             kappa: scratch.kappa,
+            utilisation: scratch.utilisation,
         };
         let hash = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
         let endpoints = &self.endpoints;
