@@ -23,9 +23,14 @@ fn planned(name: &str, factor: Factor, requests: u64, seed: u64) -> Vec<Planned>
         requests: Some(requests),
         duration: None,
     };
-    Schedule::new(arrivals, Requests::Trace(Arc::new(trace.load())), limits, seed)
-        .expect("a trace")
-        .collect()
+    Schedule::new(
+        arrivals,
+        Requests::Trace(Arc::new(trace.load())),
+        limits,
+        seed,
+    )
+    .expect("a trace")
+    .collect()
 }
 
 #[allow(
@@ -34,7 +39,8 @@ fn planned(name: &str, factor: Factor, requests: u64, seed: u64) -> Vec<Planned>
 )]
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let argument = |at: usize, default: &str| arguments.get(at).map_or(default, String::as_str).to_owned();
+    let argument =
+        |at: usize, default: &str| arguments.get(at).map_or(default, String::as_str).to_owned();
     let factor: Factor = argument(0, "3").parse().expect("a factor");
     let requests = argument(2, "12031").parse().expect("a number of requests");
     let planned = planned(&argument(1, "mooncake_conversation"), factor, requests, 1);

@@ -71,7 +71,10 @@ mod tests {
                 factor <= limit
             })
             .expect("some load is sustained");
-            assert!(found <= limit && found * 1.015 >= limit, "{found} for {limit}");
+            assert!(
+                found <= limit && found * 1.015 >= limit,
+                "{found} for {limit}"
+            );
             assert!(tries <= 16, "{tries} tries for {limit}");
         }
     }

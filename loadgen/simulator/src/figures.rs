@@ -130,7 +130,10 @@ fn figures(records: &[&Record]) -> Figures {
     Figures {
         offered: records.len() as u64,
         completed: completed().count() as u64,
-        goodput: ratio(records.iter().filter(|r| r.good).count() as u64, records.len() as u64),
+        goodput: ratio(
+            records.iter().filter(|r| r.good).count() as u64,
+            records.len() as u64,
+        ),
         ttft_s: of(|r| r.ttft_s),
         slowdown: of(|r| r.ttft_s / r.best_ttft_s),
         tpot_s: of(|r| r.tpot_s),

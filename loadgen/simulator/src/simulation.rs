@@ -90,7 +90,8 @@ impl<'a> Simulation<'a> {
         };
         let schedulers = scenario.schedulers.max(1);
         let tenants = load.entries.iter().map(|entry| entry.tenant + 1).max();
-        let fairness = |tenant: u32| FairnessId::new(format!("tenant-{tenant}")).expect("a short name");
+        let fairness =
+            |tenant: u32| FairnessId::new(format!("tenant-{tenant}")).expect("a short name");
         Self {
             scenario,
             load,
@@ -142,12 +143,16 @@ impl<'a> Simulation<'a> {
             .steps
             .peek()
             .map(|Reverse((at, engine))| (*at, Happening::StepEnds, *engine as usize));
-        let rounds = self.schedulers.iter().enumerate().flat_map(|(number, scheduler)| {
-            [
-                (scheduler.next_scrape, Happening::Scrape, number),
-                (scheduler.next_gossip, Happening::Gossip, number),
-            ]
-        });
+        let rounds = self
+            .schedulers
+            .iter()
+            .enumerate()
+            .flat_map(|(number, scheduler)| {
+                [
+                    (scheduler.next_scrape, Happening::Scrape, number),
+                    (scheduler.next_gossip, Happening::Gossip, number),
+                ]
+            });
         let arrival = self
             .load
             .entries
@@ -164,11 +169,7 @@ impl<'a> Simulation<'a> {
         let timeout = |(number, scheduler): (usize, &Scheduler)| {
             Some((scheduler.pool.poll_timeout()?.0, number))
         };
-        self.schedulers
-            .iter()
-            .enumerate()
-            .filter_map(timeout)
-            .min()
+        self.schedulers.iter().enumerate().filter_map(timeout).min()
     }
 
     fn happen(&mut self, happening: Happening, whose: usize) {
@@ -264,9 +265,7 @@ impl<'a> Simulation<'a> {
         self.outcome.abandoned += 1;
         let flight = &mut self.flights[index];
         let (engine, attempts) = (flight.engine, flight.attempts);
-        self.engines[engine as usize]
-            .engine
-            .abort(flight.id(index));
+        self.engines[engine as usize].engine.abort(flight.id(index));
         self.end_attempt(index, AttemptEnd::Failed);
         if attempts < ATTEMPTS {
             self.arrive(index, vec![EndpointId(engine)]);

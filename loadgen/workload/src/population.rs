@@ -6,9 +6,9 @@
 
 mod agentic;
 mod bursty;
+mod tenants;
 #[cfg(test)]
 mod tests;
-mod tenants;
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::arrivals::Factor;
 use crate::prompt::{Answer, Prompt};
 use crate::schedule::Planned;
-use crate::tenancy::spread_tenants;
+use crate::tenancy::spread_by;
 
 /// A generated workload by name. At factor 1 eight large engines are nearly idle, at 5 most schedulers are beyond what
 /// they sustain.
@@ -73,12 +73,9 @@ impl Population {
     ) -> Vec<Planned> {
         let drafts = match self {
             Self::Agentic => agentic::draw(factor, requests, seed),
-            Self::Tenants => tenants::draw(
-                factor,
-                requests,
-                seed,
-                tenants.unwrap_or(tenants::COUNT),
-            ),
+            Self::Tenants => {
+                tenants::draw(factor, requests, seed, tenants.unwrap_or(tenants::COUNT))
+            }
             Self::Bursty => bursty::draw(factor, requests, seed),
         };
         let mut planned: Vec<Planned> = drafts
@@ -94,7 +91,9 @@ impl Population {
             })
             .collect();
         if let (Self::Agentic | Self::Bursty, Some(tenants)) = (self, tenants) {
-            spread_tenants(&mut planned, tenants, seed);
+            // What is one session's or request's own comes last.
+            let own = |prompt: &Prompt| prompt.runs().last().map(|run| run.first);
+            spread_by(&mut planned, tenants, seed, own);
         }
         planned
     }

@@ -1,6 +1,6 @@
 //! Who sends what: tenants of very different size, as they are in life.
 
-use crate::prompt::Prompt;
+use crate::prompt::{BlockId, Prompt};
 use crate::schedule::Planned;
 use crate::seed::mix;
 
@@ -34,15 +34,23 @@ impl Zipf {
 /// Gives requests to `tenants` Zipf-distributed tenants. Prompts that begin alike belong to one tenant: the second block
 /// decides, since everyone may share a first one.
 pub fn spread_tenants(requests: &mut [Planned], tenants: u32, seed: u64) {
-    let zipf = Zipf::new(tenants);
-    for request in requests {
-        let mixed = mix(seed, beginning(&request.prompt));
-        request.tenant = zipf.rank((mixed >> 11) as f64 / (1_u64 << 53) as f64);
-    }
+    spread_by(requests, tenants, seed, |prompt| {
+        let mut blocks = prompt.blocks();
+        let first = blocks.next();
+        blocks.next().or(first).map(|(block, _)| block)
+    });
 }
 
-fn beginning(prompt: &Prompt) -> u64 {
-    let mut blocks = prompt.blocks();
-    let first = blocks.next();
-    blocks.next().or(first).map_or(0, |(block, _)| block.0)
+/// Gives requests whose prompts have the same `key` to one tenant.
+pub(crate) fn spread_by(
+    requests: &mut [Planned],
+    tenants: u32,
+    seed: u64,
+    key: impl Fn(&Prompt) -> Option<BlockId>,
+) {
+    let zipf = Zipf::new(tenants);
+    for request in requests {
+        let mixed = mix(seed, key(&request.prompt).map_or(0, |block| block.0));
+        request.tenant = zipf.rank((mixed >> 11) as f64 / (1_u64 << 53) as f64);
+    }
 }

@@ -1,16 +1,22 @@
-//! Recorded traffic: times, lengths and prefix blocks, read from the tab-separated form in `traces/`.
+//! Recorded traffic: times, lengths and, where they were kept, prefix blocks. Read from the tab-separated form in
+//! `traces/`, from Mooncake's JSON lines, or from the CSV of the Azure LLM inference traces; the text itself says which.
 
+mod azure;
 mod embedded;
+mod mooncake;
+mod problem;
 #[cfg(test)]
 mod tests;
+mod tsv;
 
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::prompt::{BLOCK_TOKENS, BlockId, Prompt, Run};
+use crate::prompt::{BLOCK_TOKENS, BlockId, Prompt, Run, own_block};
 
 pub use embedded::{Embedded, UnknownTrace};
+pub use problem::{Problem, TraceError};
 
 /// Requests in order of their time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,69 +33,57 @@ pub struct Recorded {
     pub output_tokens: u32,
 }
 
-/// A line that cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {problem}")]
-pub struct TraceError {
-    /// Counted from one.
-    pub line: usize,
-    pub problem: Problem,
-}
-
-/// What is wrong with a line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    #[error(
-        "{0} columns in place of 4 (t_ms, input_tokens, output_tokens, block_ids, separated by tabs)"
-    )]
-    Columns(usize),
-    #[error("{column} {text:?} is not a whole number of at most {most}")]
-    Number {
-        column: &'static str,
-        text: String,
-        most: u64,
-    },
-    #[error("a request without input tokens")]
-    NoInput,
-    #[error("t_ms {at} is before the line above ({before}); sort the trace by time")]
-    Backwards { at: u64, before: u64 },
-    #[error("block run {0:?} goes backwards")]
-    Run(String),
-    #[error("{found} blocks where {tokens} input tokens make {expected} blocks of 512")]
-    Blocks {
-        found: u64,
-        expected: u64,
-        tokens: u32,
-    },
-    #[error(
-        "block {0} follows another block than before; an id stands for everything before it, too"
-    )]
-    Chain(u64),
-}
-
-const MOST_MS: u64 = 10 * 365 * 86_400_000;
-const MOST_TOKENS: u64 = 1 << 24;
-const MOST_BLOCK: u64 = u32::MAX as u64;
 /// The parent of a prompt's first block.
 const ROOT: u64 = u64::MAX;
 
+/// One form of a trace, reading line after line.
+enum Reader {
+    Tsv(tsv::Reader),
+    Mooncake,
+    Azure(azure::Reader),
+}
+
+/// What a line says, with its time as it is written.
+struct Line {
+    /// Since an origin that is the same for all lines.
+    at: Duration,
+    input_tokens: u32,
+    output_tokens: u32,
+    blocks: Blocks,
+}
+
+/// What a line says of its blocks.
+enum Blocks {
+    /// Runs of ids: the first and the last of each.
+    Runs(Vec<(u64, u64)>),
+    /// Nothing: it shares none.
+    Own,
+}
+
 impl Trace {
-    /// Reads and checks a trace. Lines that start with `#` and empty lines are skipped.
+    /// Reads and checks a trace. Empty lines and, outside of JSON, lines that start with `#` are skipped.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut reader = Reader::of(text);
         let mut requests: Vec<Recorded> = Vec::new();
         let mut chain = FxHashMap::default();
-        let mut before = 0;
+        let mut before: Option<Duration> = None;
         for (index, line) in text.lines().enumerate() {
-            if line.is_empty() || line.starts_with('#') {
+            if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
-            let request = request(line, before)
+            let problem = |problem| TraceError {
+                line: index + 1,
+                problem,
+            };
+            let Some(line) = reader.read(line).map_err(problem)? else {
+                continue;
+            };
+            let origin = reader.origin();
+            let request = line
+                .into_request(requests.len() as u64, origin, before)
                 .and_then(|request| follows(&mut chain, &request.prompt).map(|()| request))
-                .map_err(|problem| TraceError {
-                    line: index + 1,
-                    problem,
-                })?;
-            before = u64::try_from(request.at.as_millis()).unwrap_or(u64::MAX);
+                .map_err(problem)?;
+            before = Some(request.at);
             requests.push(request);
         }
         Ok(Self { requests })
@@ -107,76 +101,88 @@ impl Trace {
     }
 }
 
-fn request(line: &str, before: u64) -> Result<Recorded, Problem> {
-    let columns: Vec<&str> = line.split('\t').collect();
-    let [at, input, output, blocks] = columns[..] else {
-        return Err(Problem::Columns(columns.len()));
-    };
-    let at = number("t_ms", at, MOST_MS)?;
-    if at < before {
-        return Err(Problem::Backwards { at, before });
+impl Reader {
+    /// The first line that is neither empty nor a comment shows the form.
+    fn of(text: &str) -> Self {
+        let first = text
+            .lines()
+            .find(|line| !line.trim().is_empty() && !line.starts_with('#'));
+        match first {
+            Some(line) if line.trim_start().starts_with('{') => Self::Mooncake,
+            Some(line) if azure::is_header(line) => Self::Azure(azure::Reader::default()),
+            _ => Self::Tsv(tsv::Reader::default()),
+        }
     }
-    let input = number("input_tokens", input, MOST_TOKENS)? as u32;
-    if input == 0 {
-        return Err(Problem::NoInput);
+
+    /// Nothing where the line is a header.
+    fn read(&mut self, line: &str) -> Result<Option<Line>, Problem> {
+        match self {
+            Self::Tsv(reader) => reader.read(line).map(Some),
+            Self::Mooncake => mooncake::read(line).map(Some),
+            Self::Azure(reader) => reader.read(line),
+        }
     }
-    let output = number("output_tokens", output, MOST_TOKENS)? as u32;
-    Ok(Recorded {
-        at: Duration::from_millis(at),
-        prompt: prompt(blocks, input)?,
-        output_tokens: output,
-    })
+
+    /// What its times count from: where they are dates, the first one.
+    fn origin(&self) -> Duration {
+        match self {
+            Self::Azure(reader) => reader.origin(),
+            Self::Tsv(_) | Self::Mooncake => Duration::ZERO,
+        }
+    }
 }
 
-fn prompt(blocks: &str, tokens: u32) -> Result<Prompt, Problem> {
-    let ranges: Vec<(u64, u64)> = blocks
-        .split_ascii_whitespace()
-        .map(range)
-        .collect::<Result<_, _>>()?;
-    let found = ranges.iter().map(|(first, last)| last - first + 1).sum();
-    let expected = u64::from(tokens.div_ceil(BLOCK_TOKENS));
-    if found != expected {
-        return Err(Problem::Blocks {
-            found,
-            expected,
-            tokens,
-        });
-    }
-    let mut left = tokens;
-    Ok(Prompt::new(ranges.into_iter().map(|(first, last)| {
-        let whole = (last - first + 1) as u32 * BLOCK_TOKENS;
-        let run = Run {
-            first: BlockId(first),
-            tokens: whole.min(left),
-        };
-        left -= run.tokens;
-        run
-    })))
-}
-
-/// `7` or `7-9`, inclusive.
-fn range(text: &str) -> Result<(u64, u64), Problem> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (
-        number("block_ids", first, MOST_BLOCK)?,
-        number("block_ids", last, MOST_BLOCK)?,
-    );
-    if last < first {
-        return Err(Problem::Run(text.to_owned()));
-    }
-    Ok((first, last))
-}
-
-fn number(column: &'static str, text: &str, most: u64) -> Result<u64, Problem> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let value = if digits { text.parse().ok() } else { None };
-    value
-        .filter(|&value| value <= most)
-        .ok_or_else(|| Problem::Number {
-            column,
-            text: text.to_owned(),
-            most,
+impl Line {
+    fn into_request(
+        self,
+        index: u64,
+        origin: Duration,
+        before: Option<Duration>,
+    ) -> Result<Recorded, Problem> {
+        if self.input_tokens == 0 {
+            return Err(Problem::NoInput);
+        }
+        let at = self.at.checked_sub(origin).ok_or(Problem::Backwards)?;
+        if before.is_some_and(|before| at < before) {
+            return Err(Problem::Backwards);
+        }
+        Ok(Recorded {
+            at,
+            prompt: self.blocks.into_prompt(index, self.input_tokens)?,
+            output_tokens: self.output_tokens,
         })
+    }
+}
+
+impl Blocks {
+    fn into_prompt(self, index: u64, tokens: u32) -> Result<Prompt, Problem> {
+        let runs = match self {
+            Self::Own => {
+                let first = own_block(index);
+                return Ok(Prompt::new([Run { first, tokens }]));
+            }
+            Self::Runs(runs) => runs,
+        };
+        let found = runs.iter().map(|(first, last)| last - first + 1).sum();
+        let expected = u64::from(tokens.div_ceil(BLOCK_TOKENS));
+        if found != expected {
+            return Err(Problem::Blocks {
+                found,
+                expected,
+                tokens,
+            });
+        }
+        let mut left = tokens;
+        Ok(Prompt::new(runs.into_iter().map(|(first, last)| {
+            let whole = (last - first + 1) as u32 * BLOCK_TOKENS;
+            let run = Run {
+                first: BlockId(first),
+                tokens: whole.min(left),
+            };
+            left -= run.tokens;
+            run
+        })))
+    }
 }
 
 /// Every block has the same parent wherever it stands.

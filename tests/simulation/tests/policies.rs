@@ -3,39 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine_model::Profile;
-use headpond_simulation::{Figures, Setting, replay};
+use pool_simulator::{End, Load, Offer, Outcome, Scenario, replay};
 use scheduler_core::Policy;
 use workload::trace::Embedded;
-use workload::{Arrivals, Factor, Limits, Planned, Requests, Schedule};
+use workload::{Arrivals, Factor, Limits, Requests, Schedule};
 
 const REQUESTS: u64 = 1_500;
 
-fn requests(trace: Embedded, factor: f64, seed: u64) -> Vec<Planned> {
+fn load(trace: Embedded, factor: f64, seed: u64, count: u64) -> Load {
     let arrivals = Arrivals::Recorded {
         factor: Factor::new(factor).expect("a factor"),
         jitter: trace.jitter(),
     };
     let limits = Limits {
-        requests: Some(REQUESTS),
+        requests: Some(count),
         duration: None,
     };
     let requests = Requests::Trace(Arc::new(trace.load()));
-    Schedule::new(arrivals, requests, limits, seed)
-        .expect("a schedule")
-        .collect()
+    let schedule = Schedule::new(arrivals, requests, limits, seed).expect("a schedule");
+    Load::new(schedule.map(Offer::from))
 }
 
-fn run(policy: Policy, requests: &[Planned]) -> Figures {
-    replay(
-        Setting {
-            policy,
-            profile: Profile::LLAMA_70B_8XH100,
-            engines: 8,
-            seed: 7,
-        },
-        requests,
-    )
+fn run(policy: Policy, load: &Load) -> Outcome {
+    let scenario = Scenario {
+        seed: 7,
+        ..Scenario::new(policy)
+    };
+    replay(&scenario, load)
 }
 
 #[test]
@@ -45,29 +39,33 @@ fn predicted_cost_beats_round_robin_and_least_request() {
         (Embedded::MooncakeSynthetic, 2.0),
     ] {
         for seed in [1, 2] {
-            let requests = requests(trace, factor, seed);
+            let load = load(trace, factor, seed, REQUESTS);
             let policies = ["round-robin", "least-request", "weighted", "predicted-cost"];
             let table: BTreeMap<_, _> = policies
                 .into_iter()
-                .map(|name| (name, run(name.parse().expect("a policy"), &requests)))
+                .map(|name| (name, run(name.parse().expect("a policy"), &load)))
                 .collect();
             println!("{trace} × {factor}, seed {seed}");
-            for (name, figures) in &table {
-                println!("  {name:<16} {figures}");
-                assert_eq!(figures.ended(), REQUESTS, "every request has one outcome");
-                assert_eq!(figures.abandoned, 0, "no busy engine is called hung");
+            for (name, outcome) in &table {
+                let figures = outcome.figures();
+                println!(
+                    "  {name:<16} goodput {:5.1} %  TTFT p90 {:6.2} s  TPOT p99 {:6.1} ms",
+                    figures.goodput * 100.0,
+                    figures.ttft_s.p90,
+                    figures.tpot_s.p99 * 1e3
+                );
+                let open = outcome
+                    .records
+                    .iter()
+                    .filter(|record| record.end == End::Open);
+                assert_eq!(open.count(), 0, "every request has one outcome");
+                assert_eq!(outcome.abandoned, 0, "no busy engine is called hung");
             }
-            let ours = &table["predicted-cost"];
+            let ours = table["predicted-cost"].figures();
             for other in ["round-robin", "least-request"] {
-                let theirs = &table[other];
-                assert!(
-                    ours.goodput() > theirs.goodput(),
-                    "goodput of {other}: {theirs} against {ours}"
-                );
-                assert!(
-                    ours.ttft(0.9) < theirs.ttft(0.9),
-                    "TTFT p90 of {other}: {theirs} against {ours}"
-                );
+                let theirs = table[other].figures();
+                assert!(ours.goodput > theirs.goodput, "goodput of {other}");
+                assert!(ours.ttft_s.p90 < theirs.ttft_s.p90, "TTFT p90 of {other}");
             }
         }
     }
@@ -75,7 +73,10 @@ fn predicted_cost_beats_round_robin_and_least_request() {
 
 #[test]
 fn same_arguments_same_result() {
-    let requests = requests(Embedded::MooncakeSynthetic, 2.0, 3);
-    let run = || run(Policy::PredictedCost, &requests[..300]);
-    assert_eq!(run(), run());
+    let load = load(Embedded::MooncakeSynthetic, 2.0, 3, 300);
+    for policy in Policy::ALL {
+        // What has no value is NaN, which equals nothing but prints alike.
+        let run = || format!("{:?}", run(policy, &load));
+        assert_eq!(run(), run(), "{policy}");
+    }
 }

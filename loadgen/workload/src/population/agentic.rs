@@ -8,7 +8,7 @@ use crate::prompt::{Answer, BLOCK_TOKENS, Prompt, Run, own_block, shared_block};
 use crate::seed::{Purpose, stream};
 
 /// New sessions per second at factor 1.
-const SESSIONS_PER_SECOND: f64 = 0.5;
+const SESSIONS_PER_SECOND: f64 = 0.35;
 const KINDS: u32 = 8;
 /// What a turn is taken to need from its arrival to its last token: the next one cannot come before.
 const TURN_SECONDS: f64 = 1.0;
@@ -29,12 +29,11 @@ pub(super) fn draw(factor: Factor, requests: u64, seed: u64) -> Vec<Draft> {
         }
         session(start, factor, seed, &mut drafts);
     }
-    drafts.retain(|draft| draft.at >= 0.0);
     for start in Starts::later(seed) {
         // Whatever begins after the last wanted request brings none of them.
         if drafts.len() >= wanted {
-            let (_, last, _) = drafts
-                .select_nth_unstable_by(wanted - 1, |a, b| f64::total_cmp(&a.at, &b.at));
+            let (_, last, _) =
+                drafts.select_nth_unstable_by(wanted - 1, |a, b| f64::total_cmp(&a.at, &b.at));
             if start.at / factor.get() > last.at {
                 break;
             }
@@ -94,7 +93,7 @@ impl Iterator for Starts {
     }
 }
 
-/// Adds the turns of one session.
+/// Adds the turns of one session, but not those before the run.
 fn session(start: Start, factor: Factor, seed: u64, drafts: &mut Vec<Draft>) {
     let random = &mut stream(seed, Purpose::Session, start.session);
     let kind = random.random_range(0..KINDS);
@@ -104,23 +103,25 @@ fn session(start: Start, factor: Factor, seed: u64, drafts: &mut Vec<Draft>) {
     let mut at = start.at / factor.get();
     for _ in 0..turns {
         let output_tokens = log_normal(random, 150.0, 0.7, 50.0, 600.0) as u32;
-        let prompt = Prompt::new([
-            Run {
-                first: shared_block(kind),
-                tokens: shared,
-            },
-            Run {
-                first: own_block(start.session),
-                tokens: own,
-            },
-        ]);
-        drafts.push(Draft {
-            at,
-            prompt,
-            output_tokens,
-            answer: Answer::Continues,
-            tenant: kind,
-        });
+        if at >= 0.0 {
+            let prompt = Prompt::new([
+                Run {
+                    first: shared_block(kind),
+                    tokens: shared,
+                },
+                Run {
+                    first: own_block(start.session),
+                    tokens: own,
+                },
+            ]);
+            drafts.push(Draft {
+                at,
+                prompt,
+                output_tokens,
+                answer: Answer::Continues,
+                tenant: kind,
+            });
+        }
         let pause = log_normal(random, 3.0, 0.9, 0.5, 20.0);
         let found = log_normal(random, 500.0, 1.0, 20.0, 8_000.0) as u32;
         at += TURN_SECONDS + TOKEN_SECONDS * f64::from(output_tokens) + pause;

@@ -10,7 +10,7 @@ use crate::tenancy::Zipf;
 
 pub(super) const COUNT: u32 = 300;
 /// At factor 1.
-const REQUESTS_PER_SECOND: f64 = 14.0;
+const REQUESTS_PER_SECOND: f64 = 10.0;
 
 pub(super) fn draw(factor: Factor, requests: u64, seed: u64, tenants: u32) -> Vec<Draft> {
     let zipf = Zipf::new(tenants);

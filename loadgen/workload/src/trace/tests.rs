@@ -63,7 +63,7 @@ fn a_bad_line_is_named_with_what_is_wrong() {
     check("0\t0\t1\t", "line 1: a request without input tokens");
     check(
         "9\t1\t1\t0\n8\t1\t1\t0",
-        "line 2: t_ms 8 is before the line above (9); sort the trace by time",
+        "line 2: its time is before that of the line above; sort the trace by time",
     );
     check(
         "0\t1024\t1\t9-8",
@@ -80,6 +80,102 @@ fn a_bad_line_is_named_with_what_is_wrong() {
     check(
         "0\t1024\t1\t0 5\n0\t1024\t1\t1 5",
         "line 2: block 5 follows another block than before; an id stands for everything before it, too",
+    );
+}
+
+#[test]
+fn a_trace_without_blocks_shares_nothing() {
+    check(
+        "5\t1500\t7\n6\t512\t8",
+        "5ms 4611686018427387904:512 4611686018427387905:512 4611686018427387906:476 -> 7 \
+         | 6ms 4611686018427453440:512 -> 8",
+    );
+    check(
+        "5\t1500\t7\n6\t512\t8\t0",
+        "line 2: 4 columns in place of 3 (t_ms, input_tokens, output_tokens, separated by tabs, as above)",
+    );
+    check(
+        "5\t1500",
+        "line 1: 2 columns in place of 3 or 4 (t_ms, input_tokens, output_tokens and perhaps block_ids, separated by tabs)",
+    );
+}
+
+#[test]
+fn mooncakes_own_lines_are_read() {
+    check(
+        "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 7]}\n\n\
+         {\"timestamp\": 8, \"input_length\": 3, \"output_length\": 2, \"hash_ids\": [0], \"note\": {}}",
+        "5ms 0:512 7:88 -> 9 | 8ms 0:3 -> 2",
+    );
+    let wrong = |object: &str, expected: &str| check(object, &format!("line 1: {expected}"));
+    let like = "a line is an object like {\"timestamp\": 27482, \"input_length\": 6955, \"output_length\": 52, \
+                \"hash_ids\": [46, 47]}";
+    wrong(
+        "{\"timestamp\": 5, \"input_length\": 600}",
+        &format!("column 37: missing field `output_length`; {like}"),
+    );
+    wrong(
+        "{\"timestamp\": -5, \"input_length\": 600, \"output_length\": 9}",
+        &format!("column 16: invalid value: integer `-5`, expected u64; {like}"),
+    );
+    wrong(
+        "{\"timestamp\": 5, \"input_length\": 16777217, \"output_length\": 9, \"hash_ids\": []}",
+        "input_length \"16777217\" is not a whole number of at most 16777216",
+    );
+    wrong(
+        "{\"timestamp\": 5, \"input_length\": 9, \"output_length\": 9, \"hash_ids\": []}",
+        "0 blocks where 9 input tokens make 1 blocks of 512",
+    );
+}
+
+#[test]
+fn azures_own_lines_are_read_from_the_first_date_on() {
+    let head = "TIMESTAMP,ContextTokens,GeneratedTokens";
+    check(
+        &format!(
+            "\u{feff}{head}\r\n2023-12-31 23:59:59.5000000,600,10\r\n2024-01-01 00:00:00.7500001,3,2\r\n\
+             2024-02-29 00:00:00+00:00,1,0\r\n"
+        ),
+        "0ns 4611686018427387904:512 4611686018427387905:88 -> 10 | 1.2500001s 4611686018427453440:3 -> 2 \
+         | 5097600.5s 4611686018427518976:1 -> 0",
+    );
+    let wrong = |line: &str, expected: &str| {
+        check(
+            &format!("{head}\n2024-01-01 00:00:01,1,1\n{line}"),
+            &format!("line 3: {expected}"),
+        );
+    };
+    for date in [
+        "2023-02-29 00:00:00",
+        "2023-00-01 00:00:00",
+        "2023-01-01 24:00:00",
+        "2023-01-01T00:00:00",
+        "2023-01-01 00:00:00.1234567890",
+        "2023-01-01 00:00:00.",
+        "2023-1-1 00:00:00",
+        "2023-01-01-01 00:00:00",
+        "yesterday",
+        "",
+    ] {
+        wrong(
+            &format!("{date},1,1"),
+            &format!(
+                "TIMESTAMP {date:?} is not like 2023-11-16 18:15:46.6805900, with or without +00:00 behind it"
+            ),
+        );
+    }
+    wrong(
+        "2024-01-01 00:00:02,1",
+        "2 columns in place of 3 (TIMESTAMP, ContextTokens, GeneratedTokens, separated by commas)",
+    );
+    wrong(
+        "2024-01-01 00:00:02,1.5,1",
+        "ContextTokens \"1.5\" is not a whole number of at most 16777216",
+    );
+    wrong("2024-01-01 00:00:02,0,1", "a request without input tokens");
+    wrong(
+        "2024-01-01 00:00:00.5,1,1",
+        "its time is before that of the line above; sort the trace by time",
     );
 }
 
@@ -143,6 +239,16 @@ fn assert_percentiles(mut values: Vec<u32>, expected: [u32; 4]) {
 proptest::proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "([0-9]{0,6}[\t ,#x-]{0,2}){0,12}\n?") {
+        let _ = Trace::parse(&text);
+    }
+
+    #[test]
+    fn any_table_is_read_or_refused(text in "([0-9]{0,4}[-: .,]{0,2}){0,12}\n?") {
+        let _ = Trace::parse(&format!("TIMESTAMP,ContextTokens,GeneratedTokens\n{text}"));
+    }
+
+    #[test]
+    fn any_object_is_read_or_refused(text in "\\{(\"(timestamp|input_length|output_length|hash_ids)\":[0-9\\[\\],]{0,6},?){0,5}\\}") {
         let _ = Trace::parse(&text);
     }
 
