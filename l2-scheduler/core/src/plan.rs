@@ -10,6 +10,7 @@ mod spot;
 pub(crate) use misses::Stream;
 pub(crate) use spot::Spot;
 
+use crate::TieBreak;
 use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
 use crate::policy::SLIGHT;
 
@@ -75,7 +76,7 @@ pub(crate) struct Proposal {
     pub(crate) prudent_s: f64,
     /// The same on whichever endpoint would be quickest.
     pub(crate) soonest_s: f64,
-    pub(crate) is_tie: bool,
+    pub(crate) tie: Option<TieBreak>,
 }
 
 /// Fills in what every place costs, without misses.
@@ -142,7 +143,17 @@ pub(crate) fn propose<'a>(
     let limit = SLIGHT.limit(least);
     order.retain(|at| places[*at as usize].cost() <= limit);
     let percent = |at: u32| spots[places[at as usize].spot as usize].kv_percent();
-    let is_tie = order.len() > 1;
+    let least_used = order.iter().map(|at| percent(*at)).min()?;
+    let is_equal = order
+        .iter()
+        .filter(|at| percent(**at) == least_used)
+        .count()
+        > 1;
+    let tie = match (order.len(), is_equal) {
+        (1, _) => None,
+        (_, false) => Some(TieBreak::FreeKv),
+        (_, true) => Some(TieBreak::Rendezvous),
+    };
     let best = order.iter().copied().min_by_key(|at| {
         let index = spots[places[*at as usize].spot as usize].index;
         (percent(*at), std::cmp::Reverse(spread(index)), index)
@@ -154,6 +165,6 @@ pub(crate) fn propose<'a>(
         misses: place.misses.unwrap_or(0.0),
         prudent_s: spot.queue_s + SAFETY.0 * place.prefill_s + SAFETY.1,
         soonest_s,
-        is_tie,
+        tie,
     })
 }

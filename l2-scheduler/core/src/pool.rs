@@ -137,7 +137,7 @@ impl Pool {
         self.now = now;
         match input {
             Input::EndpointUp(spec) => self.endpoint_up(now, &spec),
-            Input::EndpointDown(id) => self.endpoint_down(now, id),
+            Input::EndpointDown(id) => self.endpoint_down(id),
             Input::Draining(id) => self.endpoint_draining(id),
             Input::Observed {
                 endpoint,

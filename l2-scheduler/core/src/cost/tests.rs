@@ -136,7 +136,7 @@ fn duplicate_work_gets_dearer_with_load_up_to_a_bound() {
         (0.0, 9.0, 20.0),
     ] {
         assert!(
-            (kappa(prefill, kv) - expected).abs() < 1e-9,
+            (kappa(1.0, prefill, kv) - expected).abs() < 1e-9,
             "{prefill} {kv}"
         );
     }
@@ -199,7 +199,7 @@ proptest! {
         let model = StepModel::from_prefill_rate(20_000.0, 8192);
         let cached = (f64::from(prompt - 1) * cached) as u32;
         let more = cached + (f64::from(prompt - 1 - cached) * more) as u32;
-        let kappa = kappa(rho, 0.0);
+        let kappa = kappa(1.0, rho, 0.0);
         let price = |offer: &Offer| cost(offer, kappa, offer.prefill_s.min(other));
         let base = price(&offer(&model, prompt, cached, pending, decoding, context));
         prop_assert!(price(&offer(&model, prompt, more, pending, decoding, context)) <= base + 1e-9);

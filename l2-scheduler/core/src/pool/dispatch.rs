@@ -8,7 +8,7 @@ use super::timers::Timer;
 use super::turn::Scratch;
 use super::{Output, Pool};
 use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
-use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
+use crate::decision::{Candidate, Decision, Filtered, Predicted, Turn};
 use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
 use crate::plan::{Proposal, Spot};
@@ -76,7 +76,7 @@ impl Pool {
             prefill_s: best.prefill_s,
         };
         let mut decision = self.record(candidates, &target);
-        decision.tie = proposal.is_tie.then_some(TieBreak::FreeKv);
+        decision.tie = proposal.tie;
         decision.kappa = scratch.kappa;
         decision.eligible = scratch.places.len() as u32;
         decision.filtered = scratch.filters.filtered;

@@ -195,7 +195,7 @@ impl Pool {
     }
 
     /// It takes nothing new from here on. What it has in flight still counts until it ends.
-    pub(super) fn endpoint_down(&mut self, now: Timestamp, id: EndpointId) {
+    pub(super) fn endpoint_down(&mut self, id: EndpointId) {
         let Some(index) = self.index_of(id) else {
             return;
         };
@@ -203,12 +203,13 @@ impl Pool {
         self.drop_residency(index);
         self.endpoints[index].retire();
         self.forget_if_gone(index);
-        self.plan_soon(now);
+        self.wants_plan = true;
     }
 
     pub(super) fn endpoint_draining(&mut self, id: EndpointId) {
         if let Some(index) = self.index_of(id) {
             self.endpoints[index].drain();
+            self.wants_plan = true;
         }
     }
 

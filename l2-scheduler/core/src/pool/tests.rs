@@ -7,12 +7,16 @@ mod queue;
 mod residency;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use governance_context::{Band, FairnessId};
 
 use super::*;
+use crate::flow::{FlowConfig, Limits};
 use crate::residency::{BlockHasher, Chunking, Seed};
-use crate::{Decision, Observation, Policy};
+use crate::{
+    Decision, EmptiedBy, Observation, Policy, Refusal, RefusalKind, Request, RequestKey, Targets,
+};
 
 /// A pool, its clock, and everything it asked for.
 pub(super) struct Bench {
@@ -164,6 +168,8 @@ pub(super) fn request(key: RequestKey, prompt: &[u32]) -> Request {
         streaming: true,
         bytes: 100,
         expires_at: None,
+        targets: Targets::default(),
+        first_arrived: None,
         tried: Vec::new(),
     }
 }
@@ -185,8 +191,21 @@ pub(super) fn idle_metrics() -> Observation {
     }
 }
 
+/// A pool whose queue has this much room.
+pub(super) fn limited(requests: usize, bytes: u64, config: PoolConfig) -> PoolConfig {
+    PoolConfig {
+        flow: FlowConfig {
+            pool_limits: Limits { requests, bytes },
+            ..config.flow
+        },
+        ..config
+    }
+}
+
+/// Binds at arrival, with room for so many per endpoint.
 pub(super) fn with_room(room: u32) -> PoolConfig {
     PoolConfig {
+        policy: Policy::PredictedCost,
         engine: EngineConfig {
             room,
             ..EngineConfig::default()

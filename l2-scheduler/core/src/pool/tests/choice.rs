@@ -24,7 +24,7 @@ fn twenty_requests_at_once_on_a_cold_pool_spread() {
 
 #[test]
 fn one_system_prompt_does_not_gather_everybody() {
-    let mut bench = Bench::with_endpoints(8, PoolConfig::default());
+    let mut bench = Bench::with_endpoints(8, with_policy(Policy::PredictedCost));
     for request in 0..64 {
         let mut prompt = tokens(99, 1024);
         prompt.extend(tokens(request, 4096));
@@ -89,7 +89,7 @@ fn a_conversation_returns_to_the_engine_that_knows_it() {
 
 #[test]
 fn blocked_metrics_leave_traffic_on_own_accounting() {
-    let mut bench = Bench::with_endpoints(3, PoolConfig::default());
+    let mut bench = Bench::with_endpoints(3, with_policy(Policy::PredictedCost));
     for id in 0..3 {
         bench.feed(Input::Observed {
             endpoint: EndpointId(id),
@@ -113,7 +113,10 @@ fn blocked_metrics_leave_traffic_on_own_accounting() {
             .all(|endpoint| endpoint.bookings == 3)
     );
     assert_eq!(snapshot.saturation.cause, SaturationCause::NoData);
-    assert!(snapshot.saturation.value < 0.1);
+    for (_, booking, _, _) in std::mem::take(&mut bench.dispatched) {
+        bench.feed(Input::FirstToken(booking));
+    }
+    assert!(bench.pool.saturation(bench.now).value < 0.1);
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn a_decision_says_why() {
     );
     assert!(
         serde_json::to_string(&second)
-            .is_ok_and(|json| json.contains("\"policy\":\"predicted-cost\""))
+            .is_ok_and(|json| json.contains("\"policy\":\"planned\""))
     );
 }
 

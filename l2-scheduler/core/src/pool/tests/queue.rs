@@ -1,6 +1,7 @@
 //! Who waits, who goes, and why somebody is refused.
 
 use super::*;
+use crate::Scope;
 
 #[test]
 fn ten_thousand_clients_leave_and_every_gauge_returns_to_zero() {
@@ -57,15 +58,7 @@ fn a_full_model_does_not_block_another() {
 
 #[test]
 fn each_way_out_of_the_queue_has_its_own_reason() {
-    let queue = QueueConfig {
-        requests: 2,
-        bytes: 1000,
-        ..QueueConfig::default()
-    };
-    let mut bench = Bench::new(PoolConfig {
-        queue,
-        ..with_room(1)
-    });
+    let mut bench = Bench::new(limited(2, 1000, with_room(1)));
     let early = bench.ask(&tokens(1, 100));
     bench.up(0, |spec| {
         spec.models = vec!["m".into()];
@@ -94,9 +87,9 @@ fn each_way_out_of_the_queue_has_its_own_reason() {
     let late = bench.ask(&tokens(1, 100));
     let expected = [
         (own_limit, "queue_expired", RefusalKind::QueueExpired),
-        (large, "queue_full", RefusalKind::QueueFull),
+        (large, "queue_full", RefusalKind::QueueFull(Scope::Pool)),
         (leaves, "client_closed", RefusalKind::ClientClosed),
-        (third, "queue_full", RefusalKind::QueueFull),
+        (third, "queue_full", RefusalKind::QueueFull(Scope::Pool)),
         (
             unknown,
             "no_endpoint",
@@ -164,17 +157,8 @@ fn without_an_endpoint_a_request_waits_a_while_and_is_told_why() {
 #[test]
 fn retry_after_grows_with_the_backlog_and_shrinks_with_the_rate() {
     let wait = |backlog: u32, per_second: u32| {
-        let queue = QueueConfig {
-            requests: backlog as usize,
-            ..QueueConfig::default()
-        };
-        let mut bench = Bench::with_endpoints(
-            1,
-            PoolConfig {
-                queue,
-                ..with_room(1)
-            },
-        );
+        let config = limited(backlog as usize, u64::MAX, with_room(1));
+        let mut bench = Bench::with_endpoints(1, config);
         for _ in 0..per_second * 10 {
             bench.ask(&tokens(1, 100));
             let booking = bench.last().1;

@@ -142,7 +142,7 @@ fn a_hot_prefix_held_by_forty_endpoints_is_known_at_all_forty() {
 #[test]
 fn capacity_is_counted_in_tokens_whatever_the_block_size() {
     for (block_size, num_blocks) in [(16, 1000), (64, 250), (1, 16_000)] {
-        let mut bench = Bench::with_endpoints(1, PoolConfig::default());
+        let mut bench = Bench::with_endpoints(1, with_policy(Policy::PredictedCost));
         let metrics = Observation {
             block_size: Some(block_size),
             num_blocks: Some(num_blocks),
