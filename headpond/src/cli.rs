@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::simulate::Simulate;
+
 /// An inference-pool scheduler for private GPU clusters.
 ///
 /// It stands between applications and your own vLLM or SGLang replicas, and decides for every
@@ -50,6 +52,14 @@ pub(crate) enum Command {
         after_help = "Examples:\n  headpond load --ready-file /tmp/ready.json --rate 20 --requests 500\n  headpond load --ready-file /tmp/ready.json --trace mooncake_conversation --requests 1000 --speed 20\n  headpond load --url http://127.0.0.1:8080 --key hp-... --model demo --json\n\nLatency counts from the intended time of a request. A run whose own schedule lagged is reported\nas invalid and exits with 3, since its figures would flatter the server."
     )]
     Load(Load),
+    /// Compare scheduling policies on virtual time: the code that runs in production, no server needed
+    ///
+    /// Without options it looks for the load that each policy sustains on two recorded traces, and
+    /// prints a table of what their users would feel.
+    #[command(
+        after_help = "Examples:\n  headpond simulate\n  headpond simulate --trace agentic --trace bursty --policy planned,weighted\n  headpond simulate --load 3 --policy planned --refuse never --requests 12031 --json\n  headpond simulate --trace requests.csv --profile 8b-a100 --engines 16\n\nThe same seeds give the same figures on any machine. docs/simulating.md says what each means."
+    )]
+    Simulate(Simulate),
     /// Create, list, revoke and rotate virtual keys (talks to the admin listener)
     #[command(subcommand)]
     Key(Key),

@@ -1,8 +1,8 @@
 //! What the users of a simulated pool felt, in figures. Each is defined in `docs/simulating.md`.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
-use crate::load::Load;
 use crate::outcome::{End, Outcome, Record};
 
 /// Figures of a run, or of those of its requests that somebody chose.
@@ -76,6 +76,14 @@ impl Drops {
     }
 }
 
+impl AddAssign for Drops {
+    fn add_assign(&mut self, more: Self) {
+        self.short += more.short;
+        self.medium += more.medium;
+        self.long += more.long;
+    }
+}
+
 impl Outcome {
     /// Of all requests.
     pub fn figures(&self) -> Figures {
@@ -101,11 +109,6 @@ impl Outcome {
         } else {
             1.0
         }
-    }
-
-    /// Of the hits one cache would have that never forgets, the share that was had.
-    pub fn relative_hit_ratio(&self, load: &Load) -> f64 {
-        self.figures().hit_ratio / load.infinite_cache_hit_ratio()
     }
 }
 
