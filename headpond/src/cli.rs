@@ -83,7 +83,8 @@ pub(crate) struct Up {
     pub(crate) endpoint: Vec<String>,
     #[command(flatten)]
     pub(crate) simulation: Simulation,
-    /// How replicas are chosen: predicted-cost, round-robin, least-request, weighted, random
+    /// How replicas are chosen: planned, predicted-cost, token-aware, lmetric, weighted,
+    /// least-request, p2c, round-robin, random
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080]

@@ -33,7 +33,7 @@ pub(crate) fn tenants(models: &[Served], directory: &str) -> String {
 /// The text that `headpond config show` prints: a file to start from.
 pub(crate) fn example() -> String {
     let endpoints =
-        "scheduling:\n  policy: predicted-cost\n  endpoints:\n    - url: http://127.0.0.1:8000\n";
+        "scheduling:\n  policy: planned\n  endpoints:\n    - url: http://127.0.0.1:8000\n";
     format!(
         "{}{endpoints}",
         tenants(&[Served::simulated()], "/var/lib/headpond/")

@@ -157,7 +157,7 @@ async fn why_explains_an_answer_and_a_refusal() {
     for part in [
         "acme / web",
         "committed",
-        "by predicted-cost",
+        "by planned",
         "candidate",
         "predicted",
         "200 ok",

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use governance_context::PoolName;
 use scheduler_core::Policy;
+use scheduler_core::flow::FlowConfig;
 use thiserror::Error;
 
 mod file;
+mod flow;
 mod origin;
 #[cfg(test)]
 mod tests;
@@ -16,16 +18,21 @@ mod tests;
 pub use file::{EndpointFile, File};
 pub use origin::Origin;
 
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
 /// A valid configuration of the scheduler.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Config {
     /// The audience that contexts must name.
     pub pool: PoolName,
     pub policy: Policy,
     pub endpoints: Vec<Endpoint>,
-    pub queue: QueueLimits,
+    /// Who waits, for how long, and who goes first.
+    pub flow: FlowConfig,
     /// Attempts in flight per endpoint; what is more waits here.
     pub room: u32,
+    /// Attempts without a first token per endpoint.
+    pub depth: u32,
     pub scrape: engine_telemetry::config::Config,
     /// Endpoints a request may be sent to before it is given up; at least one.
     pub attempts: u32,
@@ -71,16 +78,6 @@ impl Engine {
             Self::Sglang => "sglang",
         }
     }
-}
-
-/// How much may wait, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueLimits {
-    pub requests: usize,
-    pub bytes: u64,
-    pub ttl: Duration,
-    /// Longest wait for any endpoint to appear or recover.
-    pub no_endpoint_ttl: Duration,
 }
 
 /// How long the parts of an exchange may take.

@@ -99,9 +99,8 @@ impl SchedulerProxy {
             tasks.clone(),
         )));
         let scraper = scrape(&config, &dispatcher, &metrics, &tasks);
-        let ttl_ms = u64::try_from(config.queue.ttl.as_millis()).unwrap_or(u64::MAX);
         Self(Arc::new(Shared {
-            trust: Trust::new(config.pool.clone(), config.untrusted, ttl_ms),
+            trust: Trust::new(config.pool.clone(), config.untrusted),
             records: Records::new(config.records),
             config,
             endpoints,
@@ -257,13 +256,11 @@ fn ids(config: &Config) -> impl Iterator<Item = (EndpointId, &config::Endpoint)>
 fn pool_config(config: &Config) -> PoolConfig {
     let mut pool = PoolConfig {
         policy: config.policy,
+        flow: config.flow.clone(),
         ..PoolConfig::default()
     };
-    pool.flow.pool_limits.requests = config.queue.requests;
-    pool.flow.pool_limits.bytes = config.queue.bytes;
-    pool.flow.other_bands.ttl = config.queue.ttl;
-    pool.flow.no_endpoint_ttl = config.queue.no_endpoint_ttl;
     pool.engine.room = config.room;
+    pool.engine.depth = config.depth;
     pool.engine.prefill_rate = config.profile.peak_prefill;
     pool.engine.batch_tokens = config.profile.batched_tokens;
     pool.residency.default_capacity_tokens = config.profile.kv_tokens;

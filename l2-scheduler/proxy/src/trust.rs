@@ -16,6 +16,8 @@ use crate::config::Untrusted;
 
 /// Attempts remembered so that none enters twice; at 5,000 requests/s that is the life of a token.
 const REPLAY_CAPACITY: usize = 1 << 18;
+/// The band's own time to live is never longer.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Judges the contexts of requests over HTTP.
 pub(crate) struct Trust {
@@ -46,12 +48,12 @@ pub(crate) enum Expected {
 }
 
 impl Trust {
-    pub(crate) fn new(pool: PoolName, untrusted: Untrusted, ttl_ms: u64) -> Self {
+    pub(crate) fn new(pool: PoolName, untrusted: Untrusted) -> Self {
         Self {
             verifier: ArcSwapOption::empty(),
             replay: Mutex::new(ReplayGuard::new(REPLAY_CAPACITY)),
             untrusted,
-            anonymous: anonymous(pool, ttl_ms),
+            anonymous: anonymous(pool),
         }
     }
 
@@ -161,7 +163,7 @@ fn duplicate_reserved(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The lowest band, one shared flow, no promise.
-fn anonymous(pool: PoolName, ttl_ms: u64) -> Context {
+fn anonymous(pool: PoolName) -> Context {
     Context {
         pool,
         attempt: AttemptId::new(0, [0; 10]),
@@ -172,7 +174,7 @@ fn anonymous(pool: PoolName, ttl_ms: u64) -> Context {
         weight: 1,
         band: Band(i32::MIN),
         objective: None,
-        ttl_ms,
+        ttl_ms: DAY_MS,
         targets: Targets::default(),
         prompt_tokens: 0,
         output_bound: 0,

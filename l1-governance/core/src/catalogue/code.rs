@@ -27,6 +27,7 @@ pub enum Code {
     QueueFull,
     QueueWait,
     Shed,
+    OverQuota,
     QueueExpired,
     Displaced,
     NoEndpoint,
@@ -89,7 +90,7 @@ const SERVER: &str = "server_error";
 
 impl Code {
     /// Every code, in the order of judgement.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::InvalidApiKey,
         Self::Forbidden,
         Self::ModelNotFound,
@@ -112,6 +113,7 @@ impl Code {
         Self::QueueFull,
         Self::QueueWait,
         Self::Shed,
+        Self::OverQuota,
         Self::QueueExpired,
         Self::Displaced,
         Self::NoEndpoint,
@@ -366,6 +368,16 @@ impl Code {
                 meaning: "The pool is saturated, and requests of this priority are dropped first",
                 fixer: Fixer::Time,
                 how: "Wait as long as `retry-after` says, or use an objective with a higher priority.",
+            },
+            Self::OverQuota => Fact {
+                code: "over_quota",
+                status: 429,
+                openai_type: RATE,
+                anthropic_type: RATE,
+                retry: Retry::Soon,
+                meaning: "The tenant or the priority band has as much work in the pool as it may have at once",
+                fixer: Fixer::Time,
+                how: "Wait as long as `retry-after` says, or send fewer and smaller requests at a time; the platform team sets the pool's quotas.",
             },
             Self::QueueExpired => Fact {
                 code: "queue_expired",

@@ -28,6 +28,7 @@ fn the_codes_of_the_scheduler_are_listed() {
         "queue_full",
         "queue_wait",
         "shed",
+        "over_quota",
         "queue_expired",
         "displaced",
         "no_endpoint",
@@ -53,6 +54,7 @@ fn a_policy_refusal_is_never_a_server_error() {
         "queue_full",
         "queue_wait",
         "shed",
+        "over_quota",
         "queue_expired",
         "displaced",
     ];

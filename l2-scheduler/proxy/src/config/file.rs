@@ -3,12 +3,11 @@
 use scheduler_core::Policy;
 use serde::{Deserialize, Serialize};
 
+use super::flow::{BandFile, FlowFile, FlowQuotaFile, QueueFile, WtuFile};
 use super::{
-    Config, ConfigError, Endpoint, Engine, Origin, Profile, QueueLimits, Timeouts, Untrusted,
-    endpoints, millis, refuse, within,
+    Config, ConfigError, DAY_MS, Endpoint, Engine, Origin, Profile, Timeouts, Untrusted, endpoints,
+    millis, refuse, within,
 };
-
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The `scheduling:` section of the configuration file. Every field has a default, and every one has an effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,7 +17,14 @@ pub struct File {
     policy: String,
     endpoints: Vec<EndpointFile>,
     queue: QueueFile,
+    fairness: String,
+    wtu: WtuFile,
+    quota: FlowQuotaFile,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bands: Vec<BandFile>,
+    other_bands: BandFile,
     room: u32,
+    engine: EngineFile,
     scrape: engine_telemetry::config::File,
     attempts: u32,
     timeouts: TimeoutsFile,
@@ -46,11 +52,8 @@ pub struct EndpointFile {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct QueueFile {
-    requests: usize,
-    bytes: u64,
-    ttl_ms: u64,
-    no_endpoint_ttl_ms: u64,
+struct EngineFile {
+    depth: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -84,7 +87,13 @@ impl Default for File {
             policy: Policy::default().to_string(),
             endpoints: Vec::new(),
             queue: QueueFile::default(),
-            room: 64,
+            fairness: "lag".to_owned(),
+            wtu: WtuFile::default(),
+            quota: FlowQuotaFile::default(),
+            bands: Vec::new(),
+            other_bands: BandFile::default(),
+            room: 256,
+            engine: EngineFile::default(),
             scrape: engine_telemetry::config::File::default(),
             attempts: 3,
             timeouts: TimeoutsFile::default(),
@@ -97,14 +106,9 @@ impl Default for File {
     }
 }
 
-impl Default for QueueFile {
+impl Default for EngineFile {
     fn default() -> Self {
-        Self {
-            requests: 4096,
-            bytes: 512 << 20,
-            ttl_ms: 30_000,
-            no_endpoint_ttl_ms: 10_000,
-        }
+        Self { depth: 32 }
     }
 }
 
@@ -157,9 +161,10 @@ impl File {
                     Policy::ALL.map(Policy::name).join(", "),
                 )
             })?,
-            endpoints: endpoints(self.endpoints)?,
-            queue: self.queue.check()?,
+            endpoints: endpoints(self.endpoints.clone())?,
+            flow: self.flow().check()?,
             room: within("room", self.room, 1, 100_000)?,
+            depth: within("engine.depth", self.engine.depth, 1, 100_000)?,
             scrape: scrape(&self.scrape)?,
             attempts: within("attempts", self.attempts, 1, 16)?,
             timeouts: self.timeouts.check()?,
@@ -173,6 +178,17 @@ impl File {
             body_limit: within("body_limit_bytes", self.body_limit_bytes, 1 << 10, 1 << 30)?,
             idle_connections: within("idle_connections", self.idle_connections, 1, 10_000)?,
         })
+    }
+
+    fn flow(&self) -> FlowFile<'_> {
+        FlowFile {
+            queue: &self.queue,
+            fairness: &self.fairness,
+            wtu: &self.wtu,
+            quota: &self.quota,
+            bands: &self.bands,
+            other_bands: &self.other_bands,
+        }
     }
 }
 
@@ -243,22 +259,6 @@ impl EndpointFile {
             metrics,
             engine,
             models: self.models,
-        })
-    }
-}
-
-impl QueueFile {
-    fn check(&self) -> Result<QueueLimits, ConfigError> {
-        Ok(QueueLimits {
-            requests: within("queue.requests", self.requests, 0, 10_000_000)?,
-            bytes: within("queue.bytes", self.bytes, 0, 1 << 40)?,
-            ttl: millis("queue.ttl_ms", self.ttl_ms, 1, DAY_MS)?,
-            no_endpoint_ttl: millis(
-                "queue.no_endpoint_ttl_ms",
-                self.no_endpoint_ttl_ms,
-                0,
-                DAY_MS,
-            )?,
         })
     }
 }

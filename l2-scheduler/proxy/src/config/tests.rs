@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod flow;
+
 fn check(section: &Value) -> Result<Config, String> {
     let file: File = serde_json::from_value(section.clone()).map_err(|error| error.to_string())?;
     Config::check(file).map_err(|error| error.to_string())
@@ -20,14 +22,20 @@ fn endpoint(endpoint: &Value) -> Endpoint {
 #[test]
 fn defaults_are_allowed_and_finite() {
     let config = Config::default();
-    assert_eq!(config.policy, Policy::PredictedCost);
+    assert_eq!(config.policy, Policy::Planned);
     assert_eq!(config.untrusted, Untrusted::Refuse);
     assert!(config.body_limit >= 32 << 20);
     assert!(
         config.timeouts.idle_connection < Duration::from_secs(5),
         "vLLM closes after 5 s"
     );
-    assert!(config.queue.requests > 0 && config.queue.bytes > 0);
+    let flow = &config.flow;
+    assert!(flow.pool_limits.requests > 0 && flow.pool_limits.bytes > 0);
+    assert!(flow.flow_limits.requests < flow.pool_limits.requests);
+    assert!(
+        flow.other_bands.starvation.share() > 0.0,
+        "nobody starves unless somebody says so"
+    );
 }
 
 #[test]
@@ -153,7 +161,7 @@ fn bad_values_name_the_field_the_value_and_what_is_allowed() {
     refused(
         &json!({"policy": "best"}),
         &expect![[
-            r#"scheduling.policy: "best" is not allowed; use predicted-cost, round-robin, least-request, weighted, random"#
+            r#"scheduling.policy: "best" is not allowed; use planned, predicted-cost, token-aware, lmetric, weighted, least-request, p2c, round-robin, random"#
         ]],
     );
     refused(
@@ -238,6 +246,9 @@ fn what_is_written_is_read_again() {
         "endpoints": [{"url": "http://a:1", "engine": "vllm", "models": ["m"]}, {"url": "http://b:1", "name": "b"}],
         "scrape": {"interval_ms": 50, "idle_interval_ms": 500, "timeout_ms": 100, "max_page_bytes": 65536},
         "room": 3,
+        "quota": {"wtu_per_s": 5, "flows": {"acme": {"in_flight_wtu": 7, "over": "refuse"}}},
+        "bands": [{"band": -5, "may_starve": true}, {"band": 10, "ttl_ms": 5000, "quota": {"in_flight_wtu": 9}}],
+        "other_bands": {"refuse": "never"},
     });
     let file: File = serde_json::from_value(written).expect("a section");
     let shown = serde_json::to_value(&file).expect("plain data");
@@ -248,7 +259,8 @@ fn what_is_written_is_read_again() {
         defaults["scrape"]["interval_ms"], 100,
         "defaults are written out"
     );
-    assert_eq!(Config::check(again), Config::check(file));
+    let checked = |file| format!("{:?}", Config::check(file));
+    assert_eq!(checked(again), checked(file));
 }
 
 #[test]
@@ -256,6 +268,13 @@ fn unknown_fields_are_refused_at_every_level() {
     for section in [
         json!({"polcy": "random"}),
         json!({"queue": {"size": 1}}),
+        json!({"queue": {"flow": {"ttl_ms": 1}}}),
+        json!({"wtu": {"decode": 1}}),
+        json!({"quota": {"x": 1}}),
+        json!({"quota": {"flows": {"acme": {"flows": {}}}}}),
+        json!({"bands": [{"band": 1, "x": 1}]}),
+        json!({"other_bands": {"x": 1}}),
+        json!({"engine": {"x": 1}}),
         json!({"timeouts": {"x": 1}}),
         json!({"profile": {"x": 1}}),
         json!({"scrape": {"x": 1}}),
