@@ -44,7 +44,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Config(command) => return config::run(command),
         Command::Ledger(command) => return ledger::run(command),
-        Command::Simulate(options) => return simulate::run(options),
+        Command::Simulate(options) => return simulate::run(&options),
         Command::Load(options) => return runtime()?.block_on(load::run(options)),
         Command::Up(options) => runtime()?.block_on(up::run(options))?,
         Command::Govern(options) => runtime()?.block_on(govern::run(options))?,

@@ -18,8 +18,7 @@ use check::Plan;
 /// More threads than this share no further work.
 const MOST_THREADS: usize = 64;
 
-pub(crate) fn run(options: Simulate) -> anyhow::Result<ExitCode> {
-    let is_json = options.json;
+pub(crate) fn run(options: &Simulate) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(options)?;
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let rows = runs::rows(
@@ -27,7 +26,7 @@ pub(crate) fn run(options: Simulate) -> anyhow::Result<ExitCode> {
         threads.min(MOST_THREADS),
         parallel::Progress::if_terminal(),
     );
-    if is_json {
+    if options.json {
         for row in &rows {
             for line in json::lines(row) {
                 println!("{line}");

@@ -51,7 +51,7 @@ impl Variant {
 }
 
 impl Plan {
-    pub(super) fn check(options: Simulate) -> anyhow::Result<Self> {
+    pub(super) fn check(options: &Simulate) -> anyhow::Result<Self> {
         let policies = policies(&options.policy)?;
         let profile: Profile = options.profile.parse().context("--profile")?;
         Ok(Self {

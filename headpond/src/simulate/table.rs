@@ -6,51 +6,74 @@ use super::check::Plan;
 use super::runs::{LEAST_LOAD, Row, Run, Verdict};
 
 struct Column {
+    /// Stands above the head, for this column and those after it that have none.
+    group: &'static str,
     head: &'static str,
     width: usize,
     cell: fn(&Row) -> String,
 }
 
 /// The name of the variant comes before them.
-const COLUMNS: [Column; 13] = [
-    column("load", 7, load),
-    column("goodput", 8, |row| {
+const COLUMNS: [Column; 15] = [
+    column("", "load", 5, load),
+    column("", "good %", 6, |row| {
         percent(row.mean(|run| run.figures.goodput))
     }),
-    column("TTFT p50", 9, |row| {
-        seconds(row.mean(|run| run.figures.ttft_s.p50))
+    column("TTFT s", "p50", 6, |row| {
+        fixed::<2>(row.mean(|run| run.figures.ttft_s.p50))
     }),
-    column("p90", 8, |row| {
-        seconds(row.mean(|run| run.figures.ttft_s.p90))
+    column("", "p90", 6, |row| {
+        fixed::<2>(row.mean(|run| run.figures.ttft_s.p90))
     }),
-    column("p99", 8, |row| {
-        seconds(row.mean(|run| run.figures.ttft_s.p99))
+    column("", "p99", 6, |row| {
+        fixed::<2>(row.mean(|run| run.figures.ttft_s.p99))
     }),
-    column("mean", 8, |row| {
-        seconds(row.mean(|run| run.figures.ttft_s.mean))
+    column("", "mean", 5, |row| {
+        fixed::<2>(row.mean(|run| run.figures.ttft_s.mean))
     }),
-    column("TPOT p50", 9, |row| {
-        milliseconds(row.mean(|run| run.figures.tpot_s.p50))
+    column("slow-down", "p50", 5, |row| {
+        fixed::<1>(row.mean(|run| run.figures.slowdown.p50))
     }),
-    column("p99", 7, |row| {
-        milliseconds(row.mean(|run| run.figures.tpot_s.p99))
+    column("", "p99", 6, |row| {
+        fixed::<1>(row.mean(|run| run.figures.slowdown.p99))
     }),
-    column("stall p99", 10, |row| {
-        seconds(row.mean(|run| run.figures.stall_s.p99))
+    column("TPOT ms", "p50", 4, |row| {
+        fixed::<0>(row.mean(|run| run.figures.tpot_s.p50 * 1e3))
     }),
-    column("hits/best", 10, |row| {
+    column("", "p99", 4, |row| {
+        fixed::<0>(row.mean(|run| run.figures.tpot_s.p99 * 1e3))
+    }),
+    column("stall s", "p99", 7, |row| {
+        fixed::<2>(row.mean(|run| run.figures.stall_s.p99))
+    }),
+    column("hits %", "of best", 7, |row| {
         percent(row.mean(|run| run.hits_of_best))
     }),
-    column("max/mean", 9, |row| {
-        format!("{:.2}", row.mean(|run| run.imbalance))
+    column("work", "max÷mean", 8, |row| {
+        fixed::<2>(row.mean(|run| run.imbalance))
     }),
-    column("refused", 8, |row| percent(row.mean(refused))),
-    column("Jain", 7, jain),
+    column("refused", "%", 7, |row| percent(row.mean(refused))),
+    column("wasted", "prefill %", 9, |row| {
+        percent(row.mean(|run| run.figures.wasted_prefill))
+    }),
 ];
 
-const fn column(head: &'static str, width: usize, cell: fn(&Row) -> String) -> Column {
-    Column { head, width, cell }
+const fn column(
+    group: &'static str,
+    head: &'static str,
+    width: usize,
+    cell: fn(&Row) -> String,
+) -> Column {
+    Column {
+        group,
+        head,
+        width,
+        cell,
+    }
 }
+
+/// Tenants whose shares are named.
+const NAMED_TENANTS: usize = 5;
 
 /// One table per source, and what they mean.
 pub(super) fn tables(plan: &Plan, rows: &[Row]) -> String {
@@ -80,37 +103,67 @@ fn table(plan: &Plan, name: &str, rows: &[&Row], text: &mut String) {
         counted(plan.seeds.len() as u64, "seed"),
     );
     let names: Vec<String> = rows.iter().map(|row| row.variant.name()).collect();
-    let widest = names
+    let widest = names.iter().map(String::len).max().unwrap_or(0);
+    let widest = widest.max("policy".len());
+    line(text, "", widest, |column| column.group.to_owned());
+    line(text, "policy", widest, |column| column.head.to_owned());
+    for (row, name) in rows.iter().zip(&names) {
+        line(text, name, widest, |column| (column.cell)(row));
+    }
+    for (row, name) in rows.iter().zip(&names) {
+        drops(row, name, text);
+    }
+    for (row, name) in rows.iter().zip(&names) {
+        tenants(row, name, text);
+    }
+    text.push('\n');
+}
+
+fn line(text: &mut String, name: &str, widest: usize, cell: impl Fn(&Column) -> String) {
+    let mut line = format!("{name:<widest$}");
+    for column in &COLUMNS {
+        let _ = write!(line, "  {:>1$}", cell(column), column.width);
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+fn drops(row: &Row, name: &str, text: &mut String) {
+    for (code, drops) in row.drops() {
+        let _ = writeln!(
+            text,
+            "  {name}: {} × {code}, by prompt tokens: {} up to 4096, {} up to 27000, {} more",
+            drops.total(),
+            drops.short,
+            drops.medium,
+            drops.long,
+        );
+    }
+}
+
+/// How fair it was, where there is more than one tenant.
+fn tenants(row: &Row, name: &str, text: &mut String) {
+    let Some(run) = row.runs.first() else {
+        return;
+    };
+    let mut shares: Vec<f64> = run.figures.wtu_shares.values().copied().collect();
+    if shares.len() <= 1 {
+        return;
+    }
+    shares.sort_by(|a, b| b.total_cmp(a));
+    let largest: Vec<String> = shares
         .iter()
-        .map(String::len)
-        .max()
-        .unwrap_or(0)
-        .max("policy".len());
-    let _ = write!(text, "{:<widest$}", "policy");
-    for Column { head, width, .. } in &COLUMNS {
-        let _ = write!(text, " {head:>width$}");
-    }
-    text.push('\n');
-    for (row, name) in rows.iter().zip(&names) {
-        let _ = write!(text, "{name:<widest$}");
-        for Column { width, cell, .. } in &COLUMNS {
-            let _ = write!(text, " {:>width$}", cell(row));
-        }
-        text.push('\n');
-    }
-    for (row, name) in rows.iter().zip(&names) {
-        for (code, drops) in row.drops() {
-            let _ = writeln!(
-                text,
-                "  {name}: {} {code} (prompts up to 4096 tokens: {}, up to 27000: {}, longer: {})",
-                drops.total(),
-                drops.short,
-                drops.medium,
-                drops.long,
-            );
-        }
-    }
-    text.push('\n');
+        .take(NAMED_TENANTS)
+        .map(|share| percent(*share))
+        .collect();
+    let _ = writeln!(
+        text,
+        "  {name}: Jain {:.3}; of {} tenants the largest were served {} % of the WTU (seed {})",
+        row.mean(|run| run.figures.jain),
+        shares.len(),
+        largest.join(", "),
+        run.seed,
+    );
 }
 
 fn meaning(plan: &Plan) -> &'static str {
@@ -134,30 +187,16 @@ fn refused(run: &Run) -> f64 {
     drops.sum::<u64>() as f64 / run.figures.offered.max(1) as f64
 }
 
-fn jain(row: &Row) -> String {
-    if row.runs.iter().all(|run| run.figures.wtu_shares.len() <= 1) {
-        return "-".to_owned();
-    }
-    format!("{:.3}", row.mean(|run| run.figures.jain))
-}
-
 fn percent(share: f64) -> String {
-    present(share, |share| format!("{:.1} %", share * 100.0))
+    fixed::<1>(share * 100.0)
 }
 
-fn seconds(seconds: f64) -> String {
-    present(seconds, |seconds| format!("{seconds:.2} s"))
-}
-
-fn milliseconds(seconds: f64) -> String {
-    present(seconds, |seconds| format!("{:.0} ms", seconds * 1e3))
-}
-
-fn present(value: f64, write: impl Fn(f64) -> String) -> String {
+/// With so many digits behind the point; a dash for what has no value.
+fn fixed<const DIGITS: usize>(value: f64) -> String {
     if value.is_nan() {
         "-".to_owned()
     } else {
-        write(value)
+        format!("{value:.DIGITS$}")
     }
 }
 

@@ -14,6 +14,7 @@ mod drain;
 mod hard_cap;
 mod process;
 mod sdk;
+mod simulate;
 mod site;
 mod split;
 mod start;

@@ -1,5 +1,8 @@
 //! What the users of a simulated pool felt, in figures. Each is defined in `docs/simulating.md`.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
@@ -15,7 +18,7 @@ pub struct Figures {
     pub ttft_s: Quantiles,
     /// TTFT ÷ what it would be on an idle engine with the best possible cache.
     pub slowdown: Quantiles,
-    /// Of answers of at least two tokens.
+    /// Of answers long enough to have a pace.
     pub tpot_s: Quantiles,
     /// Longest gap between two tokens of an answer.
     pub stall_s: Quantiles,
@@ -26,7 +29,7 @@ pub struct Figures {
     pub drops: BTreeMap<&'static str, Drops>,
     /// Share of all prompt tokens computed that were for requests which missed their TTFT target or had no answer.
     pub wasted_prefill: f64,
-    /// Served WTU by tenant, as a share of all, while requests still arrived.
+    /// WTU served in time by tenant, as a share of all.
     pub wtu_shares: BTreeMap<u32, f64>,
     /// Jain's index over what each tenant was served, as a multiple of its max-min fair share.
     pub jain: f64,
@@ -139,7 +142,7 @@ fn figures(records: &[&Record]) -> Figures {
         ),
         ttft_s: of(|r| r.ttft_s),
         slowdown: of(|r| r.ttft_s / r.best_ttft_s),
-        tpot_s: of(|r| r.tpot_s),
+        tpot_s: of(|r| if r.is_paced() { r.tpot_s } else { f64::NAN }),
         stall_s: of(|r| r.stall_s),
         total_s: of(|r| r.total_s),
         hit_ratio: ratio(cached, prompt),
@@ -162,7 +165,7 @@ fn wtu(record: &Record) -> f64 {
         + 2.0 * f64::from(record.output_tokens)
 }
 
-/// What each tenant was served while requests still arrived, and how fair that was.
+/// What each tenant was served in time, and how fair that was.
 fn shares(records: &[&Record]) -> (BTreeMap<u32, f64>, f64) {
     let mut tenants: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for record in records {

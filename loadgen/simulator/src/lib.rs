@@ -8,10 +8,12 @@ mod load;
 mod outcome;
 mod scenario;
 mod simulation;
+#[cfg(test)]
+mod tests;
 
 pub use capacity::{Bracket, capacity};
 pub use figures::{Drops, Figures, Quantiles};
 pub use load::{Load, Offer};
 pub use outcome::{End, Outcome, Record};
 pub use scenario::Scenario;
-pub use simulation::replay;
+pub use simulation::{replay, replay_configured};

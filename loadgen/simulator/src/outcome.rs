@@ -27,8 +27,18 @@ pub struct Record {
     pub met_ttft: bool,
     /// Met both targets.
     pub good: bool,
-    /// Completed while requests still arrived.
+    /// Completed while requests still arrived, or within its target: not what was left over at the end.
     pub in_time: bool,
+}
+
+/// Answers shorter than this have no pace to speak of: their TPOT counts for nothing.
+const PACED_TOKENS: u32 = 16;
+
+impl Record {
+    /// Whether the time between its tokens counts.
+    pub fn is_paced(&self) -> bool {
+        self.output_tokens >= PACED_TOKENS
+    }
 }
 
 /// How a request ended.

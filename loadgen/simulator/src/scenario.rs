@@ -1,8 +1,8 @@
 //! What is simulated.
 
 use engine_model::Profile;
-use scheduler_core::Policy;
 use scheduler_core::flow::Refuse;
+use scheduler_core::{Policy, PoolConfig};
 
 /// A pool of equal engines and who schedules it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,5 +33,18 @@ impl Scenario {
             seed: 0,
             give_up_after: None,
         }
+    }
+
+    /// Settings of its pools: those of production, with what is known of the engines.
+    pub(crate) fn pool_config(&self) -> PoolConfig {
+        let mut config = PoolConfig {
+            policy: self.policy,
+            ..PoolConfig::default()
+        };
+        config.engine.prefill_rate = self.profile.peak_prefill_tokens_per_second();
+        config.engine.batch_tokens = self.profile.max_batched_tokens;
+        config.flow.other_bands.refuse = self.refuse;
+        config.residency.default_capacity_tokens = self.profile.kv_tokens;
+        config
     }
 }

@@ -1,6 +1,7 @@
 //! One run: arrivals, steps of engines, looks at their gauges and the pools' timers, in order of virtual time.
 
 mod flight;
+mod scheduler;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use engine_model::{Config, Engine, Event, RequestId};
 use governance_context::FairnessId;
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, EndpointSpec, Input, Observation, Output, PeerId, Pool,
-    PoolConfig, Request, RequestKey, Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, Output, PeerId, PoolConfig, Request, RequestKey,
+    Timestamp,
 };
 use workload::BLOCK_TOKENS;
 
@@ -18,7 +19,8 @@ use crate::load::{Load, nanoseconds};
 use crate::outcome::{End, Outcome};
 use crate::scenario::Scenario;
 
-use flight::Flight;
+use flight::{Arriving, Flight};
+use scheduler::Scheduler;
 
 /// How often a scheduler looks at the engines' gauges.
 const SCRAPE: u64 = 100_000_000;
@@ -62,13 +64,6 @@ struct Simulation<'a> {
     now: u64,
 }
 
-struct Scheduler {
-    pool: Pool,
-    next_scrape: u64,
-    /// `NEVER` where it is alone.
-    next_gossip: u64,
-}
-
 struct Seat {
     engine: Engine,
     is_stepping: bool,
@@ -76,13 +71,24 @@ struct Seat {
 
 /// Replays a load until its last request has ended, or until its verdict is clear where the scenario says so.
 pub fn replay(scenario: &Scenario, load: &Load) -> Outcome {
-    let mut simulation = Simulation::new(scenario, load);
+    replay_configured(scenario, load, |_| {})
+}
+
+/// As [`replay`], with pools whose settings `configure` has changed.
+pub fn replay_configured(
+    scenario: &Scenario,
+    load: &Load,
+    configure: impl Fn(&mut PoolConfig),
+) -> Outcome {
+    let mut config = scenario.pool_config();
+    configure(&mut config);
+    let mut simulation = Simulation::new(scenario, load, &config);
     simulation.run();
     simulation.finish()
 }
 
 impl<'a> Simulation<'a> {
-    fn new(scenario: &'a Scenario, load: &'a Load) -> Self {
+    fn new(scenario: &'a Scenario, load: &'a Load, config: &PoolConfig) -> Self {
         let model = Config::new(scenario.profile).with_block_size(BLOCK_TOKENS);
         let seat = || Seat {
             engine: Engine::new(model.clone()),
@@ -98,7 +104,7 @@ impl<'a> Simulation<'a> {
             model: Arc::from("model"),
             tenants: (0..tenants.unwrap_or(0)).map(fairness).collect(),
             schedulers: (0..schedulers)
-                .map(|number| Scheduler::new(scenario, number, model.num_blocks))
+                .map(|number| Scheduler::new(scenario, config, number, model.num_blocks))
                 .collect(),
             engines: (0..scenario.engines).map(|_| seat()).collect(),
             steps: BinaryHeap::new(),
@@ -372,7 +378,12 @@ impl<'a> Simulation<'a> {
     fn finished(&mut self, index: usize) {
         let flight = &mut self.flights[index];
         let had_met = flight.record.met_ttft || flight.first == NEVER;
-        flight.completed(self.now, self.next_arrival < self.load.len());
+        let arriving = if self.next_arrival < self.load.len() {
+            Arriving::Still
+        } else {
+            Arriving::Over
+        };
+        flight.completed(self.now, arriving);
         self.missed += u64::from(had_met && !flight.record.good);
         self.ended += 1;
         let end = AttemptEnd::Completed {
@@ -390,21 +401,7 @@ impl<'a> Simulation<'a> {
             let gauges = seat.engine.gauges();
             let deepest = &mut self.outcome.deepest_engine_queue;
             *deepest = gauges.waiting.max(*deepest);
-            let observation = Observation {
-                waiting: Some(gauges.waiting),
-                running: Some(gauges.running),
-                kv_use: Some(gauges.kv_use),
-                kv_tokens: Some(self.scenario.profile.kv_tokens),
-                ..Observation::default()
-            };
-            let endpoint = EndpointId(id);
-            looking.pool.handle(
-                now,
-                Input::Observed {
-                    endpoint,
-                    observation,
-                },
-            );
+            looking.observe(now, EndpointId(id), gauges, self.scenario.profile.kv_tokens);
         }
     }
 
@@ -440,34 +437,5 @@ impl<'a> Simulation<'a> {
 
     fn stamp(&self) -> Timestamp {
         Timestamp(self.now)
-    }
-}
-
-impl Scheduler {
-    fn new(scenario: &Scenario, number: u32, kv_blocks: u32) -> Self {
-        let profile = scenario.profile;
-        let mut config = PoolConfig {
-            policy: scenario.policy,
-            ..PoolConfig::default()
-        };
-        config.engine.prefill_rate = profile.peak_prefill_tokens_per_second();
-        config.engine.batch_tokens = profile.max_batched_tokens;
-        config.flow.other_bands.refuse = scenario.refuse;
-        config.residency.default_capacity_tokens = profile.kv_tokens;
-        let mut pool = Pool::new(config, scenario.seed ^ u64::from(number) << 32);
-        for engine in 0..scenario.engines {
-            let mut spec = EndpointSpec::new(EndpointId(engine), &format!("engine-{engine}"));
-            // One block is reserved.
-            spec.max_context = Some((kv_blocks - 1) * BLOCK_TOKENS);
-            pool.handle(Timestamp::ZERO, Input::EndpointUp(spec));
-        }
-        // Nobody's rounds fall on those of others.
-        let share = |period| period * u64::from(number) / u64::from(scenario.schedulers.max(1));
-        let is_alone = scenario.schedulers <= 1;
-        Self {
-            pool,
-            next_scrape: share(SCRAPE),
-            next_gossip: if is_alone { NEVER } else { share(GOSSIP) },
-        }
     }
 }

@@ -8,8 +8,6 @@ use crate::load::{Entry, nanoseconds};
 use crate::outcome::{End, Record};
 use crate::scenario::Scenario;
 
-/// Answers shorter than this have no pace to speak of: their TPOT counts for nothing.
-const PACED_TOKENS: u32 = 16;
 const TPOT_S: f64 = 0.1;
 /// Bits of an engine's request id that are the place in the load; those above count attempts.
 const INDEX_BITS: u32 = 40;
@@ -31,6 +29,13 @@ pub(super) struct Flight {
     stall: u64,
     ttft_target: u64,
     tpot_target_s: f64,
+}
+
+/// Whether requests still arrive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arriving {
+    Still,
+    Over,
 }
 
 impl Flight {
@@ -110,20 +115,20 @@ impl Flight {
         self.last = now;
     }
 
-    pub(super) fn completed(&mut self, now: u64, in_time: bool) {
+    pub(super) fn completed(&mut self, now: u64, arriving: Arriving) {
         if self.first == NEVER {
             // It only read its prompt.
             self.first_token(now);
         }
         let record = &mut self.record;
         record.end = End::Completed;
-        record.in_time = in_time;
+        record.in_time = arriving == Arriving::Still || record.met_ttft;
         record.total_s = seconds(now - self.arrived);
         if record.output_tokens > 1 {
             record.tpot_s = seconds(now - self.first) / f64::from(record.output_tokens - 1);
             record.stall_s = seconds(self.stall);
         }
-        let keeps_pace = record.output_tokens < PACED_TOKENS || record.tpot_s <= self.tpot_target_s;
+        let keeps_pace = !record.is_paced() || record.tpot_s <= self.tpot_target_s;
         record.good = record.met_ttft && keeps_pace;
     }
 }

@@ -39,15 +39,15 @@ pub(super) fn draw(factor: Factor, requests: u64, seed: u64) -> Vec<Draft> {
 /// A gamma variate of shape [`SHAPE`] and scale 1: one of shape + 1 (Marsaglia and Tsang, 2000), drawn down by a power
 /// of a uniform one.
 fn gamma(random: &mut ChaCha8Rng) -> f64 {
-    let d = SHAPE + 1.0 - 1.0 / 3.0;
-    let c = 1.0 / (9.0 * d).sqrt();
+    let depth = SHAPE + 1.0 - 1.0 / 3.0;
+    let spread = 1.0 / (9.0 * depth).sqrt();
     loop {
-        let x = normal(random);
-        let v = (1.0 + c * x).powi(3);
-        let u = 1.0 - random.random::<f64>();
-        if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
+        let deviate = normal(random);
+        let cube = (1.0 + spread * deviate).powi(3);
+        let bound = 0.5 * deviate * deviate + depth * (1.0 - cube + cube.ln());
+        if cube > 0.0 && (1.0 - random.random::<f64>()).ln() < bound {
             let down = 1.0 - random.random::<f64>();
-            return d * v * down.powf(1.0 / SHAPE);
+            return depth * cube * down.powf(1.0 / SHAPE);
         }
     }
 }
