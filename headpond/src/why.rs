@@ -8,6 +8,8 @@ use serde_json::Value;
 use crate::cli::Why;
 use crate::client::AdminClient;
 
+mod call;
+
 pub(crate) async fn run(options: Why) -> anyhow::Result<()> {
     let path = format!("/admin/v1/decisions/{}", options.id.trim());
     let record = AdminClient::new(&options.admin)?
@@ -29,7 +31,7 @@ fn render(record: &Value) -> String {
         render_governance(&mut text, governance);
     }
     for call in list(record, "/scheduling/calls") {
-        render_call(&mut text, call);
+        call::render(&mut text, call);
     }
     text
 }
@@ -197,109 +199,6 @@ fn limit_text(limit: &Value) -> String {
     )
 }
 
-fn render_call(text: &mut String, call: &Value) {
-    let flow = format!(
-        "band {}, flow {}",
-        number_text(call, "/band"),
-        string(call, "/fairness").unwrap_or_default()
-    );
-    line(text, "flow", Some(&flow));
-    for attempt in list(call, "/attempts") {
-        render_attempt(text, attempt);
-    }
-    let outcome = string(call, "/outcome").unwrap_or_default();
-    let reason = string(call, "/reason")
-        .map(|reason| format!(" ({reason})"))
-        .unwrap_or_default();
-    line(
-        text,
-        "scheduled",
-        Some(&format!(
-            "{outcome}{reason}, {} ms in all",
-            decimal(call, "/duration_ms", 1)
-        )),
-    );
-}
-
-fn render_attempt(text: &mut String, attempt: &Value) {
-    let endpoint = string(attempt, "/endpoint").unwrap_or_default();
-    let mut chosen = format!(
-        "{endpoint} by {}, after {} ms in the queue (position {})",
-        string(attempt, "/decision/policy").unwrap_or_default(),
-        decimal(attempt, "/queue_ms", 1),
-        number_text(attempt, "/decision/queue_position"),
-    );
-    if let (Some(second), Some(margin)) = (
-        string(attempt, "/decision/runner_up"),
-        attempt.pointer("/decision/margin").and_then(Value::as_f64),
-    ) {
-        let _ = write!(chosen, "; next best {second}, {margin:.4} behind");
-    }
-    if let Some(tie) = string(attempt, "/decision/tie") {
-        let _ = write!(chosen, "; a tie broken by {tie}");
-    }
-    line(text, "chosen", Some(&chosen));
-    for candidate in list(attempt, "/decision/candidates") {
-        let field = |name: &str| number_text(candidate, &format!("/{name}"));
-        line(
-            text,
-            "candidate",
-            Some(&format!(
-                "{:<22} score {:>9}  cached {:>6}  uncached {:>6}  queue {:>7} s  prefill {:>7} s  in flight {:>3}  KV {:>4} %",
-                string(candidate, "/endpoint").unwrap_or_default(),
-                decimal(candidate, "/score", 4),
-                field("cached_tokens"),
-                field("uncached_tokens"),
-                decimal(candidate, "/queue_s", 3),
-                decimal(candidate, "/prefill_s", 3),
-                field("in_flight"),
-                candidate
-                    .pointer("/kv_use")
-                    .and_then(Value::as_f64)
-                    .map_or("-".to_owned(), |share| format!("{:.0}", share * 100.0)),
-            )),
-        );
-    }
-    let predicted =
-        |name: &str, digits| decimal(attempt, &format!("/decision/predicted/{name}"), digits);
-    let ttft = attempt
-        .pointer("/decision/predicted/ttft_s")
-        .and_then(Value::as_f64)
-        .map_or("-".to_owned(), |s| format!("{:.1}", s * 1e3));
-    line(
-        text,
-        "predicted",
-        Some(&format!(
-            "first token after {ttft} ms ({}), {} cached tokens (measured {})",
-            first_token_seen(attempt),
-            predicted("cached_tokens", 0),
-            number_text(attempt, "/measured/cached_tokens"),
-        )),
-    );
-    let cause = string(attempt, "/cause")
-        .map(|cause| format!(": {cause}"))
-        .unwrap_or_default();
-    line(
-        text,
-        "attempt",
-        Some(&format!(
-            "{}{cause}",
-            string(attempt, "/end").unwrap_or_default()
-        )),
-    );
-}
-
-/// The first token of an answer that comes whole is not seen; what is seen is the time of all of it.
-fn first_token_seen(attempt: &Value) -> String {
-    match attempt.pointer("/measured/whole_answer_ms") {
-        Some(_) => format!(
-            "not seen: the answer came whole after {} ms",
-            decimal(attempt, "/measured/whole_answer_ms", 1)
-        ),
-        None => format!("measured {}", decimal(attempt, "/measured/ttft_ms", 1)),
-    }
-}
-
 fn line(text: &mut String, name: &str, content: Option<&str>) {
     if let Some(content) = content {
         let _ = writeln!(text, "{name:<11} {content}");
@@ -351,21 +250,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_first_token_is_told_only_where_one_was_seen() {
-        for (measured, expected) in [
-            (json!({ "ttft_ms": 12.34 }), "measured 12.3"),
-            (
-                json!({ "whole_answer_ms": 450.0, "output_tokens": 9 }),
-                "not seen: the answer came whole after 450.0 ms",
-            ),
-            (json!({}), "measured -"),
-        ] {
-            let attempt = json!({ "measured": measured });
-            assert_eq!(first_token_seen(&attempt), expected);
-        }
-    }
 
     #[test]
     fn an_objective_is_told_with_whoever_changed_it() {

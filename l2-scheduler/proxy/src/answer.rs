@@ -33,6 +33,8 @@ pub(crate) struct Problem {
     pub(crate) retry_after: Option<Duration>,
     /// What engines may have computed all the same.
     pub(crate) work: Work,
+    /// How long the request waited for its turn.
+    pub(crate) queued: Duration,
     /// The `usage` member of an engine's error, as it was written.
     pub(crate) usage: Option<Bytes>,
 }
@@ -125,6 +127,7 @@ impl Problem {
             message: message.into(),
             retry_after: None,
             work: Work::None,
+            queued: Duration::ZERO,
             usage: None,
         }
     }
@@ -142,6 +145,11 @@ impl Problem {
         Self { work, ..self }
     }
 
+    #[must_use]
+    pub(crate) fn queued(self, queued: Duration) -> Self {
+        Self { queued, ..self }
+    }
+
     /// The OpenAI-shaped answer.
     pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::whole(Bytes::from(self.json())));
@@ -153,8 +161,9 @@ impl Problem {
         );
         headers.insert(names::REASON, HeaderValue::from_static(self.code.as_str()));
         headers.insert(names::WORK, HeaderValue::from_static(self.work.as_str()));
+        headers.insert(names::QUEUE_MS, whole_ms(self.queued).into());
         if let Some(after) = self.retry_after {
-            let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            let ms = whole_ms(after);
             headers.insert(
                 header::RETRY_AFTER,
                 HeaderValue::from(ms.div_ceil(1000).max(1)),
@@ -180,6 +189,11 @@ impl Problem {
             None => format!(r#"{{"error":{error}}}"#),
         }
     }
+}
+
+/// Whole milliseconds, as headers state them.
+pub(crate) fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The headers of an engine's answer that may leave.

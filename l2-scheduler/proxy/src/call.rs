@@ -1,6 +1,5 @@
 //! The life of one call: wait for a turn, ask the engine, and until its first output try another one.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,9 +14,9 @@ use inference_wire::json::JsonError;
 use inference_wire::route::Route;
 use inference_wire::usage;
 use scheduler_core::residency::Block;
-use scheduler_core::{EndpointId, Refusal, RefusalKind, Scope, Targets, Timestamp};
+use scheduler_core::{EndpointId, Targets, Timestamp};
 
-use crate::answer::{Code, Problem, passed_headers};
+use crate::answer::{Code, Problem, passed_headers, whole_ms};
 use crate::body::Body;
 use crate::dispatcher::{Booking, Turn};
 use crate::facts::Facts;
@@ -26,6 +25,7 @@ use crate::flight::Flight;
 use crate::forward::{attempt_value, engine_headers};
 use crate::journey::Journey;
 use crate::proxy::Shared;
+use crate::refusal;
 use crate::relay::{Relay, Verdict};
 use crate::upstream::{Answer, AnswerBody, Outbound};
 use crate::watch::{Seen, Watch};
@@ -97,7 +97,10 @@ impl Call {
             Err((outcome, problem)) => {
                 let journey = self.journey_mut();
                 journey.over(outcome, Some(problem.code));
-                problem.with_work(journey.work()).into_response()
+                problem
+                    .with_work(journey.work())
+                    .queued(journey.queued())
+                    .into_response()
             }
         }
     }
@@ -109,7 +112,8 @@ impl Call {
             let booking = match self.turn().await {
                 Turn::Go(booking) => booking,
                 Turn::Refused(refusal) => {
-                    let problem = refused(&refusal);
+                    self.journey_mut().refused(&refusal, asked);
+                    let problem = refusal::problem(&refusal);
                     return Err((problem.code.as_str(), problem));
                 }
             };
@@ -143,6 +147,7 @@ impl Call {
             blocks: std::mem::take(&mut self.blocks),
             ..self.request.clone()
         };
+        self.journey_mut().waits();
         self.shared.dispatcher.arrive(Box::new(request)).await
     }
 
@@ -157,7 +162,7 @@ impl Call {
         self.journey_mut().attempt_begins(booking, asked);
         let (mut response, opened) = unless_cut(&flight, self.exchange(endpoint)).await?;
         let mut journey = self.journey.take().expect("a call is answered once");
-        let queued = u64::try_from(journey.queued().as_millis()).unwrap_or(u64::MAX);
+        let queued = whole_ms(journey.queued());
         let headers = response.headers_mut();
         headers.insert(
             names::ENDPOINT,
@@ -326,69 +331,6 @@ fn head(status: StatusCode, headers: http::HeaderMap) -> Response<()> {
     *response.status_mut() = status;
     *response.headers_mut() = passed_headers(headers);
     response
-}
-
-fn refused(refusal: &Refusal) -> Problem {
-    let (code, message): (Code, Cow<'static, str>) = match refusal.kind {
-        RefusalKind::QueueFull(scope) => (
-            Code::QueueFull,
-            format!(
-                "{} has as much waiting as it may; try again later",
-                whose(scope)
-            )
-            .into(),
-        ),
-        RefusalKind::QueueWait => (
-            Code::QueueWait,
-            format!(
-                "it would have to wait {} ms, longer than its target allows; try again later",
-                refusal.predicted_wait.unwrap_or_default().as_millis()
-            )
-            .into(),
-        ),
-        RefusalKind::Shed => (
-            Code::Shed,
-            "the pool is saturated and takes no requests of this priority; try again later".into(),
-        ),
-        RefusalKind::OverQuota(scope) => (
-            Code::OverQuota,
-            format!(
-                "{} has as much work under way as it may; try again later",
-                whose(scope)
-            )
-            .into(),
-        ),
-        RefusalKind::Displaced => (
-            Code::Displaced,
-            "a request of a higher priority took its place in the queue; try again later".into(),
-        ),
-        RefusalKind::QueueExpired => (
-            Code::QueueExpired,
-            format!(
-                "no endpoint had room within {} ms; try again later",
-                refusal.waited.as_millis()
-            )
-            .into(),
-        ),
-        RefusalKind::NoEndpoint(emptied_by) => (Code::NoEndpoint, emptied_by.reason().into()),
-        // Whoever withdrew its request does not wait for this; what still waits is withdrawn at the end of a drain.
-        RefusalKind::ShuttingDown | RefusalKind::ClientClosed => {
-            (Code::ShuttingDown, "the scheduler is shutting down".into())
-        }
-    };
-    let problem = Problem::new(code, message);
-    match refusal.retry_after {
-        Some(after) => problem.retry_after(after),
-        None => problem,
-    }
-}
-
-fn whose(scope: Scope) -> &'static str {
-    match scope {
-        Scope::Flow => "the tenant",
-        Scope::Band => "the priority band",
-        Scope::Pool => "the pool",
-    }
 }
 
 fn is_event_stream(content_type: Option<&HeaderValue>) -> bool {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use governance_context::{AttemptId, Context, Work};
 use inference_wire::route::Route;
 use inference_wire::usage::Usage;
-use scheduler_core::{AttemptEnd, Timestamp};
+use scheduler_core::{AttemptEnd, Refusal, RefusalKind, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::answer::Code;
@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::flight::Cut;
 use crate::proxy::Shared;
 use crate::records::{AttemptRecord, Measured, Record};
+use crate::refusal::Refused;
 
 /// A call under way. Dropped without another end, its client has left.
 pub(crate) struct Journey {
@@ -26,6 +27,10 @@ pub(crate) struct Journey {
     /// The most that engines may have computed so far.
     work: Work,
     attempt: Option<Attempt>,
+    /// It waits for a turn.
+    waits: bool,
+    /// Time it has waited for its turns.
+    queued: Duration,
     record: Option<Record>,
     /// A drain waits for it.
     open: Option<TaskTrackerToken>,
@@ -62,6 +67,7 @@ impl Journey {
             prefix_blocks: facts.blocks.len(),
             arrived_unix_ms: unix.map_or(0, |since| since.as_millis() as u64),
             attempts: Vec::new(),
+            refusal: None,
             outcome: "client_closed",
             reason: None,
             duration_ms: 0.0,
@@ -72,6 +78,8 @@ impl Journey {
             id: context.attempt,
             work: Work::None,
             attempt: None,
+            waits: false,
+            queued: Duration::ZERO,
             record: Some(record),
             open: Some(shared.calls.token()),
             shared,
@@ -82,11 +90,32 @@ impl Journey {
         self.arrived
     }
 
+    /// It asks for a turn.
+    pub(crate) fn waits(&mut self) {
+        self.waits = true;
+    }
+
+    /// There is no turn for it.
+    pub(crate) fn refused(&mut self, refusal: &Refusal, asked: Timestamp) {
+        self.waits = false;
+        self.queued += self.shared.dispatcher.now().since(asked);
+        if let Some(record) = &mut self.record {
+            record.refusal = Some(Refused::note(refusal));
+            let code = refusal.kind.code();
+            self.shared.metrics.flow.refused(record.band, code);
+        }
+    }
+
     /// An attempt begins; it waited since `asked`.
     pub(crate) fn attempt_begins(&mut self, booking: Booking, asked: Timestamp) {
         let now = self.shared.dispatcher.now();
         let queue = now.since(asked);
-        self.shared.metrics.waited(queue);
+        self.waits = false;
+        self.queued += queue;
+        if let (Some(record), Some(decision)) = (&self.record, &booking.decision) {
+            let metrics = &self.shared.metrics.flow;
+            metrics.dispatched(record.band, queue, &decision.turn);
+        }
         self.shared.records.note_work(self.id, Work::Prefill);
         self.attempt = Some(Attempt {
             booking,
@@ -101,11 +130,9 @@ impl Journey {
         self.work
     }
 
-    /// Time the current attempt waited for its turn.
+    /// Time it waited for its turns.
     pub(crate) fn queued(&self) -> Duration {
-        self.attempt
-            .as_ref()
-            .map_or(Duration::ZERO, |attempt| attempt.queue)
+        self.queued
     }
 
     pub(crate) fn poll_cut(&self, context: &mut TaskContext<'_>) -> Poll<Cut> {
@@ -235,6 +262,10 @@ impl Journey {
     pub(crate) fn over(&mut self, outcome: &'static str, reason: Option<Code>) {
         self.attempt_ended(AttemptEnd::ClientClosed, None);
         if let Some(mut record) = self.record.take() {
+            if std::mem::take(&mut self.waits) {
+                let code = RefusalKind::ClientClosed.code();
+                self.shared.metrics.flow.refused(record.band, code);
+            }
             record.outcome = outcome;
             record.reason = reason.map(Code::as_str);
             record.duration_ms = ms(self.shared.dispatcher.now().since(self.arrived));

@@ -16,6 +16,7 @@ mod models;
 mod probe;
 mod proxy;
 mod records;
+mod refusal;
 mod relay;
 mod trust;
 mod upstream;

@@ -15,6 +15,10 @@ use scheduler_core::{EndpointState, PoolSnapshot, SaturationCause};
 
 use crate::config::Endpoint;
 
+mod flow;
+
+pub(crate) use flow::FlowMetrics;
+
 /// Endpoints beyond this many share the label `other`.
 const ENDPOINT_LABELS: usize = 256;
 
@@ -67,8 +71,8 @@ pub(crate) struct Metrics {
     queue_length: Gauge,
     queue_bytes: Gauge,
     in_flight: Gauge,
-    queue_wait: Histogram,
     first_token: Histogram,
+    pub(crate) flow: FlowMetrics,
     endpoints: Vec<EndpointMetrics>,
 }
 
@@ -98,7 +102,6 @@ impl Metrics {
         let saturation = Family::default();
         let (queue_length, queue_bytes, in_flight) =
             (Gauge::default(), Gauge::default(), Gauge::default());
-        let queue_wait = Histogram::new(SECONDS);
         let first_token = Histogram::new(SECONDS);
         registry.register("requests", "Requests ended, by outcome", requests.clone());
         registry.register(
@@ -128,15 +131,11 @@ impl Metrics {
             in_flight.clone(),
         );
         registry.register(
-            "queue_wait_seconds",
-            "Time from arrival to dispatch",
-            queue_wait.clone(),
-        );
-        registry.register(
             "time_to_first_token_seconds",
             "Time from arrival to the first output of a streamed answer",
             first_token.clone(),
         );
+        let flow = FlowMetrics::new(&mut registry);
         let endpoints = endpoint_metrics(&mut registry, endpoints);
         Self {
             registry,
@@ -147,8 +146,8 @@ impl Metrics {
             queue_length,
             queue_bytes,
             in_flight,
-            queue_wait,
             first_token,
+            flow,
             endpoints,
         }
     }
@@ -186,6 +185,7 @@ impl Metrics {
                 .get_or_create(&CauseLabel { cause: name })
                 .set(value);
         }
+        self.flow.show(pool);
         // Endpoints beyond the cap share a gauge: counts are added up, and the worst of the others is shown.
         for metrics in &self.endpoints {
             metrics.in_flight.set(0);
@@ -202,10 +202,6 @@ impl Metrics {
             worst(&metrics.kv_use, endpoint.kv_use);
             worst(&metrics.metrics_age, endpoint.metrics_age_s.unwrap_or(0.0));
         }
-    }
-
-    pub(crate) fn waited(&self, time: Duration) {
-        self.queue_wait.observe(time.as_secs_f64());
     }
 
     pub(crate) fn first_token(&self, time: Duration) {

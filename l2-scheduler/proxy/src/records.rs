@@ -7,6 +7,8 @@ use governance_context::{AttemptId, FairnessId, RequestId, TenantId, Work};
 use scheduler_core::Decision;
 use serde::Serialize;
 
+use crate::refusal::Refused;
+
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +29,9 @@ pub(crate) struct Record {
     pub(crate) prefix_blocks: usize,
     pub(crate) arrived_unix_ms: u64,
     pub(crate) attempts: Vec<AttemptRecord>,
+    /// Why it got no turn, if it got none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<Refused>,
     pub(crate) outcome: &'static str,
     /// The code of the refusal or error that L2 answered with.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,7 @@ fn record(n: u8, outcome: &'static str) -> Record {
         prefix_blocks: 0,
         arrived_unix_ms: 0,
         attempts: Vec::new(),
+        refusal: None,
         outcome,
         reason: None,
         duration_ms: 0.0,

@@ -3,6 +3,7 @@
 
 mod endurance;
 mod entry;
+mod flow;
 mod front;
 mod hangs;
 mod relaying;

@@ -1,0 +1,271 @@
+//! What the scheduler says of one call: the wait, the turn, the choice, the outcome.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::{decimal, line, list, number_text, string};
+
+pub(super) fn render(text: &mut String, call: &Value) {
+    let flow = format!(
+        "band {}, flow {}",
+        number_text(call, "/band"),
+        string(call, "/fairness").unwrap_or_default()
+    );
+    line(text, "flow", Some(&flow));
+    for attempt in list(call, "/attempts") {
+        render_attempt(text, call, attempt);
+    }
+    let turned_away = call.get("refusal").map(|refusal| no_turn(call, refusal));
+    line(text, "no turn", turned_away.as_deref());
+    let outcome = string(call, "/outcome").unwrap_or_default();
+    let reason = string(call, "/reason")
+        .map(|reason| format!(" ({reason})"))
+        .unwrap_or_default();
+    let duration = decimal(call, "/duration_ms", 1);
+    let scheduled = format!("{outcome}{reason}, {duration} ms in all");
+    line(text, "scheduled", Some(&scheduled));
+}
+
+/// Why a request got no turn, in one sentence.
+fn no_turn(call: &Value, refusal: &Value) -> String {
+    let reason = string(call, "/reason").unwrap_or_default();
+    let because = match (reason.as_str(), string(refusal, "/because").as_deref()) {
+        ("queue_full", Some("flow")) => "its tenant has as much waiting as it may",
+        ("queue_full", Some("band")) => "its band has as much waiting as it may",
+        ("queue_full", _) => "the pool has as much waiting as it may",
+        ("over_quota", Some("flow")) => "its tenant has as much work under way as its quota allows",
+        ("over_quota", _) => "its band has as much work under way as its quota allows",
+        ("queue_wait", _) => "it would have been served too late",
+        ("shed", _) => "the pool is saturated, and its band is below 0",
+        ("displaced", _) => "a request of a higher band took its place",
+        ("queue_expired", _) => "it waited as long as it may",
+        ("no_endpoint", Some("empty")) => "the pool has no endpoint",
+        ("no_endpoint", Some("draining")) => "every endpoint is draining",
+        ("no_endpoint", Some("model")) => "no endpoint serves its model",
+        ("no_endpoint", Some("context")) => "it is longer than the context of every endpoint",
+        ("no_endpoint", Some("quarantine")) => "every endpoint for it is quarantined",
+        ("shutting_down", _) => "the scheduler was shutting down",
+        (other, _) => other,
+    };
+    let mut told = format!(
+        "{because}; it waited {} ms, and {} requests waited in the pool",
+        decimal(refusal, "/waited_ms", 1),
+        number_text(refusal, "/queue_length"),
+    );
+    if refusal.get("predicted_wait_ms").is_some() {
+        let predicted = decimal(refusal, "/predicted_wait_ms", 0);
+        let _ = write!(told, "; it would have had to wait {predicted} ms");
+    }
+    if refusal.get("retry_after_ms").is_some() {
+        let after = decimal(refusal, "/retry_after_ms", 0);
+        let _ = write!(told, "; its caller was told to come back after {after} ms");
+    }
+    told
+}
+
+fn render_attempt(text: &mut String, call: &Value, attempt: &Value) {
+    let endpoint = string(attempt, "/endpoint").unwrap_or_default();
+    let mut chosen = format!(
+        "{endpoint} by {}, after {} ms in the queue (position {})",
+        string(attempt, "/decision/policy").unwrap_or_default(),
+        decimal(attempt, "/queue_ms", 1),
+        number_text(attempt, "/decision/queue_position"),
+    );
+    if let (Some(second), Some(margin)) = (
+        string(attempt, "/decision/runner_up"),
+        attempt.pointer("/decision/margin").and_then(Value::as_f64),
+    ) {
+        let _ = write!(chosen, "; next best {second}, {margin:.4} behind");
+    }
+    if let Some(tie) = string(attempt, "/decision/tie") {
+        let _ = write!(chosen, "; a tie broken by {tie}");
+    }
+    line(text, "chosen", Some(&chosen));
+    if let Some(turn) = attempt.pointer("/decision/turn") {
+        render_turn(text, call, turn);
+    }
+    for candidate in list(attempt, "/decision/candidates") {
+        line(text, "candidate", Some(&candidate_text(candidate)));
+    }
+    let predicted =
+        |name: &str, digits| decimal(attempt, &format!("/decision/predicted/{name}"), digits);
+    let ttft = attempt
+        .pointer("/decision/predicted/ttft_s")
+        .and_then(Value::as_f64)
+        .map_or("-".to_owned(), |s| format!("{:.1}", s * 1e3));
+    let foreseen = format!(
+        "first token after {ttft} ms ({}), {} cached tokens (measured {})",
+        first_token_seen(attempt),
+        predicted("cached_tokens", 0),
+        number_text(attempt, "/measured/cached_tokens"),
+    );
+    line(text, "predicted", Some(&foreseen));
+    let cause = string(attempt, "/cause")
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    let end = string(attempt, "/end").unwrap_or_default();
+    line(text, "attempt", Some(&format!("{end}{cause}")));
+}
+
+/// Why it went when it went.
+fn render_turn(text: &mut String, call: &Value, turn: &Value) {
+    let seconds = |name: &str| turn.get(name).and_then(Value::as_f64).unwrap_or_default();
+    let is = |name: &str| turn.get(name).and_then(Value::as_bool) == Some(true);
+    let mut told = match seconds("slack_s") {
+        late if late < 0.0 => format!("{:.3} s after its first token was wanted", -late),
+        slack => format!("{slack:.3} s before its first token was wanted"),
+    };
+    let _ = write!(
+        told,
+        ", {:.0} ms per token promised, {:.0} output tokens expected, charged {:.1} WTU",
+        seconds("tpot_s") * 1e3,
+        seconds("expected_output"),
+        seconds("charged_wtu"),
+    );
+    line(text, "turn", Some(&told));
+    let passed = turn
+        .get("passed")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    let own = number_text(call, "/band");
+    let waited_in = number_text(turn, "/band");
+    for (holds, sentence) in [
+        (
+            waited_in != own && waited_in != "-",
+            format!("waiting raised it from band {own} to band {waited_in}"),
+        ),
+        (
+            is("by_share"),
+            "it went before higher bands: its own had not had its share".to_owned(),
+        ),
+        (
+            is("overloaded"),
+            "not everybody could be served in time: tenants went by what they had had".to_owned(),
+        ),
+        (
+            passed > 0,
+            format!("it was held back while {passed} later requests went where it could have gone"),
+        ),
+        (
+            seconds("misses") >= 0.005,
+            format!(
+                "it was expected to cost {:.2} targets of running streams",
+                seconds("misses")
+            ),
+        ),
+    ] {
+        line(text, "because", holds.then_some(sentence).as_deref());
+    }
+}
+
+/// What an endpoint would have cost, in seconds, and what that rests on.
+fn candidate_text(candidate: &Value) -> String {
+    let field = |name: &str| number_text(candidate, &format!("/{name}"));
+    let seconds = |name: &str| decimal(candidate, &format!("/{name}"), 3);
+    format!(
+        "{:<22} score {:>9} = queue {:>7} s + prefill {:>7} s + others {:>6} s + again {:>6} s + decode {:>6} s, misses {:>5}; cached {:>6}  uncached {:>6}  in flight {:>3}  KV {:>3} %",
+        string(candidate, "/endpoint").unwrap_or_default(),
+        decimal(candidate, "/score", 4),
+        seconds("queue_s"),
+        seconds("prefill_s"),
+        seconds("others_s"),
+        seconds("duplicate_s"),
+        seconds("decode_s"),
+        decimal(candidate, "/misses", 2),
+        field("cached_tokens"),
+        field("uncached_tokens"),
+        field("in_flight"),
+        candidate
+            .pointer("/kv_use")
+            .and_then(Value::as_f64)
+            .map_or("-".to_owned(), |share| format!("{:.0}", share * 100.0)),
+    )
+}
+
+/// The first token of an answer that comes whole is not seen; what is seen is the time of all of it.
+fn first_token_seen(attempt: &Value) -> String {
+    match attempt.pointer("/measured/whole_answer_ms") {
+        Some(_) => format!(
+            "not seen: the answer came whole after {} ms",
+            decimal(attempt, "/measured/whole_answer_ms", 1)
+        ),
+        None => format!("measured {}", decimal(attempt, "/measured/ttft_ms", 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_first_token_is_told_only_where_one_was_seen() {
+        for (measured, expected) in [
+            (json!({ "ttft_ms": 12.34 }), "measured 12.3"),
+            (
+                json!({ "whole_answer_ms": 450.0, "output_tokens": 9 }),
+                "not seen: the answer came whole after 450.0 ms",
+            ),
+            (json!({}), "measured -"),
+        ] {
+            let attempt = json!({ "measured": measured });
+            assert_eq!(first_token_seen(&attempt), expected);
+        }
+    }
+
+    #[test]
+    fn a_turn_is_told_in_sentences_of_what_it_rested_on() {
+        let call = json!({"band": 0, "fairness": "acme", "attempts": [{
+            "endpoint": "e1", "queue_ms": 812.4, "end": "completed",
+            "decision": {
+                "policy": "planned", "queue_position": 3,
+                "turn": {"band": 1, "by_share": true, "slack_s": -0.25, "tpot_s": 0.1, "expected_output": 230.0,
+                    "misses": 0.125, "passed": 2, "overloaded": true, "charged_wtu": 1234.5},
+                "candidates": [{"endpoint": "e1", "score": 0.5, "queue_s": 0.1, "prefill_s": 0.2, "others_s": 0.01,
+                    "duplicate_s": 0.02, "decode_s": 0.03, "misses": 0.125, "kv_use": 0.5, "in_flight": 7,
+                    "cached_tokens": 10, "uncached_tokens": 20}],
+            },
+        }]});
+        let mut text = String::new();
+        render(&mut text, &call);
+        for part in [
+            "turn        0.250 s after its first token was wanted, 100 ms per token promised, 230 output tokens expected, charged 1234.5 WTU",
+            "because     waiting raised it from band 0 to band 1",
+            "because     it went before higher bands: its own had not had its share",
+            "because     not everybody could be served in time: tenants went by what they had had",
+            "because     it was held back while 2 later requests went where it could have gone",
+            "because     it was expected to cost 0.12 targets of running streams",
+            "queue   0.100 s + prefill   0.200 s + others  0.010 s + again  0.020 s + decode  0.030 s, misses  0.12;",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        let quiet =
+            json!({"band": 0, "attempts": [{"decision": {"turn": {"band": 0, "slack_s": 1.0}}}]});
+        let mut text = String::new();
+        render(&mut text, &quiet);
+        assert!(!text.contains("because"), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_says_why_and_what_would_have_come() {
+        for (reason, refusal, expected) in [
+            (
+                "queue_wait",
+                json!({"waited_ms": 0.0, "queue_length": 70, "predicted_wait_ms": 3400.0, "retry_after_ms": 5000.0}),
+                "no turn     it would have been served too late; it waited 0.0 ms, and 70 requests waited in the pool; it would have had to wait 3400 ms; its caller was told to come back after 5000 ms\n",
+            ),
+            (
+                "over_quota",
+                json!({"because": "band", "waited_ms": 1.0, "queue_length": 0}),
+                "no turn     its band has as much work under way as its quota allows; it waited 1.0 ms, and 0 requests waited in the pool\n",
+            ),
+        ] {
+            let call = json!({"band": 0, "reason": reason, "refusal": refusal, "attempts": []});
+            let mut text = String::new();
+            render(&mut text, &call);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}
