@@ -15,7 +15,7 @@ use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
 use crate::policy::SLIGHT;
 
 /// Expected misses tolerated before a request is held back.
-pub(crate) const HOLD: f64 = 0.05;
+pub(crate) const HOLD: f64 = 0.1;
 /// Seconds a missed target is worth.
 pub(crate) const MISS_S: f64 = 3.0;
 /// Backlog left in an engine, as a share of the prefill of one full step.
@@ -23,11 +23,13 @@ pub(crate) const GATE: f64 = 0.5;
 /// The same for bands below the highest.
 pub(crate) const LOWER_GATE: f64 = 0.25;
 /// Requests planned at once, per model.
-pub(crate) const AHEAD: usize = 16;
+pub(crate) const AHEAD: usize = 32;
 /// What a predicted prefill may take longer: a factor, and seconds.
 const SAFETY: (f64, f64) = (1.3, 0.3);
 /// A request whose endpoint is open is passed over so often at most.
 pub(crate) const PASSED_AT_MOST: u32 = 8;
+/// Seconds a place costs where the request would be late: whoever can make it goes first.
+const TOO_LATE_S: f64 = 10.0;
 /// Misses are weighed for so many of the cheapest endpoints at most.
 const MOST_WEIGHED: usize = 32;
 
@@ -43,6 +45,8 @@ pub(crate) struct Ask {
     pub(crate) kappa: f64,
     /// Share of the time that engines spend on prefills, 0 to 0.8.
     pub(crate) utilisation: f64,
+    /// Seconds until its first token is wanted.
+    pub(crate) left_s: f64,
 }
 
 /// One endpoint that could take a request.
@@ -87,7 +91,7 @@ pub(crate) fn price(ask: &Ask, spots: &[Spot], places: &mut [Place]) -> f64 {
         let spot = &spots[place.spot as usize];
         place.prefill_s = spot.prefill_s(ask.prompt - place.cached, place.cached);
         least = least.min(place.prefill_s);
-        soonest = soonest.min(spot.queue_s + SAFETY.0 * place.prefill_s);
+        soonest = soonest.min(spot.prudent_s(place.prefill_s));
     }
     for place in places {
         let spot = &spots[place.spot as usize];
@@ -96,9 +100,14 @@ pub(crate) fn price(ask: &Ask, spots: &[Spot], places: &mut [Place]) -> f64 {
             + place.prefill_s * (1.0 + BETA * spot.decoding)
             + ask.kappa * (place.prefill_s - least)
             + GAMMA * TYPICAL_OUTPUT * spot.context_s()
-            + spot.handicap_s;
+            + spot.handicap_s
+            + if spot.prudent_s(place.prefill_s) > ask.left_s {
+                TOO_LATE_S
+            } else {
+                0.0
+            };
     }
-    soonest + SAFETY.1
+    soonest
 }
 
 /// Finds the best place. `streams` gives the streams that decode on the endpoint of a spot; `spread` tells equals apart.
@@ -163,7 +172,7 @@ pub(crate) fn propose<'a>(
     Some(Proposal {
         best,
         misses: place.misses.unwrap_or(0.0),
-        prudent_s: spot.queue_s + SAFETY.0 * place.prefill_s + SAFETY.1,
+        prudent_s: spot.prudent_s(place.prefill_s),
         soonest_s,
         tie,
     })

@@ -1,19 +1,23 @@
-//! The step model refitted from what is observed: recursive least squares with forgetting, per class of engines.
+//! The step model refitted from what is observed: least squares with forgetting and bounds, per class of engines.
 //!
 //! Rows are scaled by their own prediction, so a slow prefill and a quick step weigh alike, and parameters by their first
-//! guess, so all start at one. A residual counts up to three times its usual size, and a parameter stays within a factor
-//! of its first guess: an outlier moves little, a wrong guess moves far in time.
+//! guess, so all start at one. What has been seen is kept as the normal equations, in which old lessons fade; after each
+//! lesson coordinate descent finds the best parameters within a factor of their first guess. (The recursive form has no
+//! place for bounds: a parameter cut off at its bound left the others to drift, without end where lessons are alike.) The
+//! further a residual is beyond three times its usual size, the less a lesson weighs: an outlier moves little, a wrong
+//! guess moves far in time.
 
 use super::{StepModel, attention_area};
 use crate::Timestamp;
 
 const PARAMETERS: usize = 6;
 const FORGETTING: f64 = 0.998;
-/// Variance of the relative noise of an observation.
-const NOISE: f64 = 0.01;
-/// Variance of a parameter at the start, and at most.
-const PRIOR: f64 = 1.0;
+/// Lessons that the first guess is worth: it decides between parameters that lessons cannot tell apart.
+const PRIOR: f64 = 0.05;
+/// A parameter stays within this factor of its first guess.
 const BOUND: f64 = 30.0;
+/// Rounds of coordinate descent per lesson, from where the last lesson left off.
+const ROUNDS: usize = 4;
 
 type Row = [f64; PARAMETERS];
 
@@ -24,22 +28,21 @@ pub(crate) struct Calibration {
     model: StepModel,
     /// Parameters as multiples of the first guess: lin, quad, fix, fix0, per stream, per context.
     factors: Row,
-    covariance: [Row; PARAMETERS],
+    /// Sums over lessons of the products of what they say of two parameters, and of one and the time seen.
+    products: [Row; PARAMETERS],
+    seen: Row,
     /// Usual size of a relative residual.
     spread: f64,
 }
 
 impl Calibration {
     pub(crate) fn new(first: StepModel) -> Self {
-        let mut covariance = [[0.0; PARAMETERS]; PARAMETERS];
-        for (at, row) in covariance.iter_mut().enumerate() {
-            row[at] = PRIOR;
-        }
         Self {
             first,
             model: first,
             factors: [1.0; PARAMETERS],
-            covariance,
+            products: [[0.0; PARAMETERS]; PARAMETERS],
+            seen: [0.0; PARAMETERS],
             spread: 0.5,
         }
     }
@@ -94,35 +97,32 @@ impl Calibration {
             return;
         }
         let row = row.map(|value| value / predicted);
-        let residual = seconds / predicted - 1.0;
-        let bounded = residual.clamp(-3.0 * self.spread, 3.0 * self.spread);
-        self.spread = (self.spread + 0.05 * (bounded.abs() - self.spread)).clamp(0.03, 0.5);
+        // Beyond a hundredfold only that it is far off counts.
+        let residual = (seconds / predicted - 1.0).min(100.0);
+        let usual = 3.0 * self.spread;
+        let weight = (usual / residual.abs().max(usual)).min(1.0);
+        let surprise = residual.abs().min(usual);
+        self.spread = (self.spread + 0.05 * (surprise - self.spread)).clamp(0.03, 0.5);
 
-        let gain = self.covariance.map(|line| dot(&line, &row));
-        let scale = NOISE + dot(&gain, &row);
-        for (factor, gain) in self.factors.iter_mut().zip(gain) {
-            *factor = (*factor + gain / scale * bounded).clamp(1.0 / BOUND, BOUND);
-        }
-        for (line, left) in self.covariance.iter_mut().zip(gain) {
-            for (value, right) in line.iter_mut().zip(gain) {
-                *value = (*value - left * right / scale) / FORGETTING;
+        for ((line, seen), left) in self.products.iter_mut().zip(&mut self.seen).zip(row) {
+            for (product, right) in line.iter_mut().zip(row) {
+                *product = FORGETTING * *product + weight * left * right;
             }
+            *seen = FORGETTING * *seen + weight * left * (1.0 + residual);
         }
-        self.bound_covariance();
+        for _ in 0..ROUNDS {
+            self.descend();
+        }
         self.publish();
     }
 
-    /// A parameter nothing speaks about would grow ever less certain and then jump.
-    fn bound_covariance(&mut self) {
+    /// Moves every parameter to where it is best while the others stay.
+    fn descend(&mut self) {
         for at in 0..PARAMETERS {
-            let variance = self.covariance[at][at];
-            if variance > PRIOR {
-                let shrink = (PRIOR / variance).sqrt();
-                for other in 0..PARAMETERS {
-                    self.covariance[at][other] *= shrink;
-                    self.covariance[other][at] *= shrink;
-                }
-            }
+            let line = &self.products[at];
+            let others = dot(line, &self.factors) - line[at] * self.factors[at];
+            let best = (self.seen[at] + PRIOR - others) / (line[at] + PRIOR);
+            self.factors[at] = best.clamp(1.0 / BOUND, BOUND);
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) struct View {
     foreign_waiting: Option<Dated<u32>>,
     foreign_running: Option<Dated<u32>>,
     foreign_context: Option<Dated<f64>>,
+    sharing: Option<Dated<f64>>,
     block_size: Option<u32>,
     num_blocks: Option<u64>,
     kv_tokens: Option<u64>,
@@ -48,6 +49,7 @@ impl View {
             foreign_waiting: None,
             foreign_running: None,
             foreign_context: None,
+            sharing: None,
             block_size: None,
             num_blocks: None,
             kv_tokens: None,
@@ -110,7 +112,16 @@ impl View {
             .filter(|share| (0.0..=1.0).contains(share))
             .zip(self.capacity())
         {
-            let foreign = (share * capacity as f64 - own.context() as f64).max(0.0);
+            let (used, ours) = (share * capacity as f64, own.context() as f64);
+            let foreign = (used - ours).max(0.0);
+            self.sharing = Some(Dated {
+                value: if ours > 0.0 {
+                    (used / ours).min(1.0)
+                } else {
+                    1.0
+                },
+                at: now,
+            });
             self.foreign_context = Some(Dated {
                 value: foreign,
                 at: now,
@@ -144,6 +155,14 @@ impl View {
             running: fresh(self.foreign_running, oldest),
             context: fresh(self.foreign_context, oldest),
         }
+    }
+
+    /// Memory our requests take, as a share of the sum of their contexts, as far as it was seen at `oldest` or later:
+    /// blocks they have in common are there once.
+    pub(crate) fn sharing(&self, oldest: Timestamp) -> f64 {
+        self.sharing
+            .filter(|dated| dated.at >= oldest)
+            .map_or(1.0, |dated| dated.value)
     }
 
     /// Whether the load was seen at `oldest` or later.

@@ -31,6 +31,8 @@ pub(crate) struct Spot {
     pub(crate) places: u32,
     /// Most requests that may wait inside the engine.
     pub(crate) depth: u32,
+    /// Memory that requests take, as a share of the sum of their contexts.
+    pub(crate) sharing: f64,
     pub(crate) kv_used: f64,
     pub(crate) kv_capacity: f64,
     pub(crate) handicap_s: f64,
@@ -72,6 +74,11 @@ impl Spot {
         ) * self.pace
     }
 
+    /// Seconds until the first token of a prefill of `prefill_s`, with some to spare.
+    pub(crate) fn prudent_s(&self, prefill_s: f64) -> f64 {
+        self.queue_s + super::SAFETY.0 * prefill_s + super::SAFETY.1
+    }
+
     /// Seconds a step of one stream takes longer for the context of all.
     pub(crate) fn context_s(&self) -> f64 {
         self.model.per_context * self.context * self.pace
@@ -92,7 +99,7 @@ impl Spot {
         self.pending_area += attention_area(uncached, cached);
         self.prefilling += 1.0;
         self.in_flight += 1;
-        self.kv_used += f64::from(uncached) + f64::from(cached);
+        self.kv_used += f64::from(uncached) + f64::from(cached) * self.sharing;
         self.settle();
     }
 

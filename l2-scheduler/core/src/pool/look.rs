@@ -27,6 +27,7 @@ impl Pool {
             .view
             .capacity()
             .unwrap_or(self.config.residency.default_capacity_tokens);
+        let sharing = endpoint.view.sharing(self.oldest_metrics(now));
         let full_step_s = model.prefill(model.batch, model.batch * model.batch / 2.0, over) * pace;
         let mut spot = Spot {
             index,
@@ -45,7 +46,8 @@ impl Pool {
             others: others.waiting + others.running,
             places: endpoint.room.places(),
             depth: self.config.engine.depth,
-            kv_used: load.context() as f64 + others.context + others.pending_context,
+            sharing,
+            kv_used: load.context() as f64 * sharing + others.context + others.pending_context,
             kv_capacity: capacity.max(1) as f64,
             handicap_s: endpoint.view.handicap_seconds(self.oldest_metrics(now)),
             peer_slack: others.slack,

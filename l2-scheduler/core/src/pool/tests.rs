@@ -133,6 +133,12 @@ impl Bench {
                 .all(|endpoint| endpoint.load.is_at_rest())
     }
 
+    /// Plans at this moment, whether or not anything happened.
+    pub(super) fn look_again(&mut self) {
+        self.pool.wants_plan = true;
+        self.collect();
+    }
+
     fn collect(&mut self) {
         while let Some(output) = self.pool.poll_output() {
             match output {

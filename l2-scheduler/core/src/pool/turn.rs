@@ -206,6 +206,7 @@ impl Pool {
             output: waiting.output,
             kappa: scratch.kappa,
             utilisation: scratch.utilisation,
+            left_s: waiting.deadline.seconds_since(now),
         };
         let hash = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
         let endpoints = &self.endpoints;

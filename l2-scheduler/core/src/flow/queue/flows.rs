@@ -103,7 +103,7 @@ pub(super) struct Line {
     /// Retries too, which are in neither order.
     waiting: usize,
     pub(super) by_deadline: BTreeSet<(Timestamp, Place)>,
-    pub(super) by_age: BTreeSet<Place>,
+    pub(super) by_age: BTreeSet<(Place, Timestamp)>,
     head: Option<Head>,
 }
 
@@ -259,7 +259,7 @@ impl Queue {
         entry.waiting += 1;
         if !is_retry {
             entry.by_deadline.insert((waiting.deadline, place));
-            entry.by_age.insert(place);
+            entry.by_age.insert((place, waiting.deadline));
             self.rank(line, place.seq, Some((place, waiting.deadline)));
         }
         line
@@ -288,7 +288,7 @@ impl Queue {
         let entry = self.lines.get_mut(line);
         entry.waiting -= 1;
         entry.by_deadline.remove(&(waiting.deadline, place));
-        entry.by_age.remove(&place);
+        entry.by_age.remove(&(place, waiting.deadline));
         self.rank(line, place.seq, None);
         self.close_line(band, flow, line, waiting.model);
         if is_band_empty {
@@ -518,6 +518,8 @@ impl Queue {
         let entry = self.lines.get_mut(line);
         if entry.by_deadline.remove(&(old, place)) {
             entry.by_deadline.insert((new, place));
+            entry.by_age.remove(&(place, old));
+            entry.by_age.insert((place, new));
             self.rank_line(line);
         }
     }
@@ -551,10 +553,10 @@ impl Queue {
         let first = if flow.parked {
             None
         } else if lane.codel.newest_first() {
-            entry.by_age.last().and_then(|place| {
-                let waiting = self.get(*place)?;
-                Some((waiting.deadline, *place))
-            })
+            entry
+                .by_age
+                .last()
+                .map(|(place, deadline)| (*deadline, *place))
         } else {
             entry.by_deadline.first().copied()
         };

@@ -34,7 +34,7 @@ struct Rest<'a> {
 
 enum LineIter<'a> {
     Deadline(btree_set::Iter<'a, (Timestamp, Place)>),
-    Newest(std::iter::Rev<btree_set::Iter<'a, Place>>),
+    Newest(std::iter::Rev<btree_set::Iter<'a, (Place, Timestamp)>>),
 }
 
 impl Iterator for LineIter<'_> {
@@ -43,7 +43,7 @@ impl Iterator for LineIter<'_> {
     fn next(&mut self) -> Option<Place> {
         match self {
             Self::Deadline(iter) => iter.next().map(|(_, place)| *place),
-            Self::Newest(iter) => iter.next().copied(),
+            Self::Newest(iter) => iter.next().map(|(place, _)| *place),
         }
     }
 }

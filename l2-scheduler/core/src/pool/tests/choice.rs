@@ -209,8 +209,7 @@ fn a_decision_says_why() {
         (3999, 1)
     );
     assert!(
-        serde_json::to_string(&second)
-            .is_ok_and(|json| json.contains("\"policy\":\"planned\""))
+        serde_json::to_string(&second).is_ok_and(|json| json.contains("\"policy\":\"planned\""))
     );
 }
 

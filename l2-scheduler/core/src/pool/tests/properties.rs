@@ -101,7 +101,7 @@ impl Reference {
             prop_assert_eq!(endpoint.bookings as usize, sent);
             prop_assert!(endpoint.effective_load >= endpoint.bookings);
         }
-        // Work conservation: another look at the same moment finds nobody who could go.
+        // Work conservation: a second look at the same moment finds nobody who could go.
         bench.pool.wants_plan = true;
         prop_assert!(bench.pool.poll_output().is_none(), "somebody was left");
         if bench.pool.config.policy != Policy::Planned {
@@ -286,6 +286,7 @@ proptest! {
             apply(&mut bench, &mut reference, &step);
             // News of load are looked at a little later.
             bench.pass(Duration::from_millis(10));
+            bench.look_again();
             reference.settle(&mut bench)?;
         }
         while let Some(booking) = reference.booking(0) {
