@@ -28,6 +28,9 @@ const SCRAPE: u64 = 100_000_000;
 const GOSSIP: u64 = 100_000_000;
 /// How often a scheduler hears of a stream's progress, as the proxy tells it.
 const PROGRESS: u64 = 200_000_000;
+/// A run ends so long after the last arrival, whatever is left: time enough for any queue, and an end for a run in which
+/// nothing moves any more.
+const DRAIN: u64 = 86_400_000_000_000;
 /// Attempts a request has before its client is told that engines fail.
 const ATTEMPTS: u32 = 3;
 /// The code of that.
@@ -127,7 +130,11 @@ impl<'a> Simulation<'a> {
 
     fn run(&mut self) {
         let patience = self.scenario.give_up_after.unwrap_or(u64::MAX);
-        while self.ended < self.load.len() && self.missed <= patience {
+        let last = self.load.entries.last().map_or(0, |entry| entry.at);
+        while self.ended < self.load.len()
+            && self.missed <= patience
+            && self.now <= last.saturating_add(DRAIN)
+        {
             let (at, happening, whose) = self.next_happening();
             match self.next_timeout() {
                 Some((timeout, scheduler)) if timeout < at => {

@@ -181,6 +181,43 @@ fn a_run_that_is_given_up_agrees_with_the_whole_until_then() {
 }
 
 #[test]
+fn a_run_is_given_up_for_whichever_target_is_missed() {
+    for (ttft_us, tpot_us) in [(1, 1_000_000), (1_000_000, 1)] {
+        let targets = Targets {
+            ttft: Some(Duration::from_micros(ttft_us)),
+            tpot: Some(Duration::from_micros(tpot_us)),
+        };
+        // One after the other.
+        let offers = (0..30).map(|at| Offer {
+            targets,
+            ..Offer::from(planned(at * 5_000, at << 20, 1_000, 20))
+        });
+        let scenario = Scenario {
+            give_up_after: Some(5),
+            ..alone()
+        };
+        let outcome = replay(&scenario, &Load::new(offers));
+        let open = outcome.records.iter().filter(|r| r.end == End::Open);
+        assert!(
+            (24..=25).contains(&open.count()),
+            "{ttft_us} µs, {tpot_us} µs"
+        );
+    }
+}
+
+#[test]
+fn a_prefill_beside_it_stalls_a_stream() {
+    let both = load([planned(0, 7, 1_000, 200), planned(1_000, 1 << 20, 8_000, 4)]);
+    let outcome = replay(&alone(), &both);
+    let prefill = Profile::LLAMA_70B_8XH100.prefill_seconds(8_000, 0);
+    let stall = outcome.records[0].stall_s;
+    assert!(
+        (prefill..prefill * 1.05).contains(&stall),
+        "{stall} s beside {prefill} s"
+    );
+}
+
+#[test]
 fn schedulers_that_share_engines_serve_everyone_between_them() {
     let planned = Population::Tenants.plan(Factor::new(2.0).expect("in range"), 300, None, 4);
     let load = load(planned);
