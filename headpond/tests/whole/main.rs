@@ -11,6 +11,7 @@ mod cli;
 mod crash;
 mod dice;
 mod drain;
+mod flow;
 mod hard_cap;
 mod process;
 mod sdk;

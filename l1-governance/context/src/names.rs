@@ -10,6 +10,9 @@ pub const REASON: &str = "x-headpond-reason";
 pub const WORK: &str = "x-headpond-work";
 /// Milliseconds the request waited in L2's queue.
 pub const QUEUE_MS: &str = "x-headpond-queue-ms";
+/// A caller's wish to hear of its wait while a streamed answer has not begun: `1`. The one header of ours that L1 reads
+/// from callers; what goes on is set anew.
+pub const QUEUE_COMMENTS: &str = "x-headpond-queue-comments";
 /// The alias of the endpoint that served the request; never its address.
 pub const ENDPOINT: &str = "x-headpond-endpoint";
 /// What the request was charged, in WTU.
@@ -192,6 +195,7 @@ mod tests {
             REASON,
             WORK,
             QUEUE_MS,
+            QUEUE_COMMENTS,
             ENDPOINT,
             CHARGED,
             CLAMPED,

@@ -102,7 +102,15 @@ pub(crate) async fn admit(
         tokens: note_balances(exchange, &shared, principal).await,
     };
     let context = plan.context(exchange, &shared, set_aside);
-    let request = plan.request(route, caller, &document, &shared, &context);
+    let mut request = plan.request(route, caller, &document, &shared, &context);
+    if caller
+        .get(names::QUEUE_COMMENTS)
+        .is_some_and(|wish| wish == "1")
+    {
+        exchange.tells_wait = true;
+        let wish = HeaderValue::from_static("1");
+        request.headers_mut().insert(names::QUEUE_COMMENTS, wish);
+    }
     Ok(Admitted {
         clamped: plan.size.clamped(),
         stream: checked.stream,

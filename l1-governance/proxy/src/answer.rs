@@ -91,6 +91,24 @@ fn refusal(exchange: &mut Exchange, route: &Route, parts: &Parts, bytes: &Bytes)
     }
 }
 
+/// What an error inside a stream says, if it is a refusal L2 makes before anything runs.
+pub(crate) fn late_refusal(object: &[u8]) -> Option<Refused> {
+    let value: serde_json::Value = serde_json::from_slice(object).ok()?;
+    let error = value.get("error").unwrap_or(&value);
+    let code = Code::parse(error.get("code")?.as_str()?).filter(|code| certainly_idle(*code))?;
+    let mut fault = Fault::new(code);
+    if let Some(message) = error.get("message").and_then(serde_json::Value::as_str) {
+        fault = fault.what(scrub(first_sentence(message).trim_end_matches('.')));
+    }
+    if let Some(ms) = error
+        .get("retry_after_ms")
+        .and_then(serde_json::Value::as_u64)
+    {
+        fault = fault.retry_after_ms(ms);
+    }
+    Some(fault.into())
+}
+
 /// Refusals L2 makes before anything runs.
 fn certainly_idle(code: Code) -> bool {
     matches!(
@@ -98,6 +116,7 @@ fn certainly_idle(code: Code) -> bool {
         Code::QueueFull
             | Code::QueueWait
             | Code::Shed
+            | Code::OverQuota
             | Code::QueueExpired
             | Code::Displaced
             | Code::NoEndpoint
@@ -138,8 +157,12 @@ fn scheduler_refusal(code: Code, headers: &HeaderMap, bytes: &Bytes) -> Refused 
 fn own_message(bytes: &[u8]) -> Option<String> {
     let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     let message = value.get("error")?.get("message")?.as_str()?;
-    let first = message.split_once(". ").map_or(message, |(first, _)| first);
+    let first = first_sentence(message);
     (!first.is_empty()).then(|| first.to_owned())
+}
+
+fn first_sentence(message: &str) -> &str {
+    message.split_once(". ").map_or(message, |(first, _)| first)
 }
 
 /// No answer, or only a part of one: how the hold ends and what the client is told.

@@ -33,6 +33,8 @@ pub(crate) struct Exchange {
     claim: Option<Claim>,
     /// The status line that left, if one did.
     sent: u16,
+    /// Whether the caller wants to hear of its wait before there is an answer.
+    pub(crate) tells_wait: bool,
     /// Whether the caller may see where and for how much it ran.
     leads: bool,
 }
@@ -126,6 +128,7 @@ impl Exchange {
             admitted: None,
             claim: None,
             sent: 0,
+            tells_wait: false,
             leads: false,
         }
     }

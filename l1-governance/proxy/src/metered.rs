@@ -108,6 +108,10 @@ impl Metered {
                 },
                 Source::Open(_) => match ready!(self.poll_source(context)) {
                     Ok(true) => return Poll::Ready(First::Data),
+                    // A comment about the wait is what the caller asked for.
+                    Ok(false) if self.exchange.tells_wait && self.ready.is_some() => {
+                        return Poll::Ready(First::Data);
+                    }
                     Ok(false) => {}
                     // What came with the error is already an answer: the error ends it.
                     Err(refused) if self.ready.is_some() => {
@@ -171,6 +175,9 @@ impl Metered {
             }
             None => Ok(false),
             Some(StreamFailure::Engine { status, object }) => {
+                if let Some(refused) = self.no_turn(&object) {
+                    return Err(refused);
+                }
                 let error = EngineError::in_stream(status, &object);
                 self.exchange.settle(End::EngineError(error.status));
                 Err(Refused::from_engine(error))
@@ -183,6 +190,17 @@ impl Metered {
                 ))
             }
         }
+    }
+
+    /// A refusal of L2 after it had begun to tell of the wait: nothing ran.
+    fn no_turn(&mut self, object: &[u8]) -> Option<Refused> {
+        let has_begun = self.exchange.record.timing.first_data_us.is_some();
+        if has_begun || !self.exchange.tells_wait {
+            return None;
+        }
+        let refused = answer::late_refusal(object)?;
+        self.exchange.settle(End::NoWork);
+        Some(refused)
     }
 
     /// L2 ended the stream.

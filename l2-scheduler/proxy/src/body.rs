@@ -1,4 +1,4 @@
-//! The body of every answer: whole, or relayed from an engine.
+//! The body of every answer: whole, relayed from an engine, or begun while the request still waited.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
+use crate::patience::Announced;
 use crate::relay::Relay;
 
 /// What a body reports when it cannot be completed.
@@ -17,6 +18,7 @@ pub struct Body(Inner);
 enum Inner {
     Whole(Bytes),
     Relay(Box<Relay>),
+    Announced(Box<Announced>),
 }
 
 impl Body {
@@ -26,6 +28,10 @@ impl Body {
 
     pub(crate) fn relay(relay: Relay) -> Self {
         Self(Inner::Relay(Box::new(relay)))
+    }
+
+    pub(crate) fn announced(announced: Announced) -> Self {
+        Self(Inner::Announced(Box::new(announced)))
     }
 }
 
@@ -43,6 +49,7 @@ impl http_body::Body for Body {
             Inner::Relay(relay) => relay
                 .poll_bytes(context)
                 .map(|next| next.map(|result| result.map(Frame::data))),
+            Inner::Announced(announced) => announced.poll_frame(context),
         }
     }
 
@@ -50,6 +57,7 @@ impl http_body::Body for Body {
         match &self.0 {
             Inner::Whole(bytes) => bytes.is_empty(),
             Inner::Relay(relay) => relay.is_over(),
+            Inner::Announced(announced) => announced.is_end_stream(),
         }
     }
 
@@ -57,6 +65,7 @@ impl http_body::Body for Body {
         match &self.0 {
             Inner::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Inner::Relay(relay) => relay.size_hint(),
+            Inner::Announced(_) => SizeHint::default(),
         }
     }
 }
@@ -66,6 +75,7 @@ impl std::fmt::Debug for Body {
         let kind = match &self.0 {
             Inner::Whole(_) => "whole",
             Inner::Relay(_) => "relay",
+            Inner::Announced(_) => "announced",
         };
         f.debug_tuple("Body").field(&kind).finish()
     }

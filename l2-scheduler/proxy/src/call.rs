@@ -14,7 +14,7 @@ use inference_wire::json::JsonError;
 use inference_wire::route::Route;
 use inference_wire::usage;
 use scheduler_core::residency::Block;
-use scheduler_core::{EndpointId, Targets, Timestamp};
+use scheduler_core::{EndpointId, RequestKey, Targets, Timestamp};
 
 use crate::answer::{Code, Problem, passed_headers, whole_ms};
 use crate::body::Body;
@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::flight::Flight;
 use crate::forward::{attempt_value, engine_headers};
 use crate::journey::Journey;
+use crate::patience::wants_comments;
 use crate::proxy::Shared;
 use crate::refusal;
 use crate::relay::{Relay, Verdict};
@@ -44,6 +45,7 @@ pub(crate) struct Call {
     request: scheduler_core::Request,
     blocks: Vec<Block>,
     cache_domain: CacheDomain,
+    wants_comments: bool,
     outbound: Outbound,
     journey: Option<Box<Journey>>,
 }
@@ -78,6 +80,7 @@ impl Call {
             cache_domain: context.cache_domain.clone(),
             request: scheduler_request(shared, context, facts, body.len(), journey.arrived()),
             attempt: context.attempt,
+            wants_comments: wants_comments(&head.headers),
             outbound: Outbound {
                 method: head.method,
                 path: route.upstream_path(),
@@ -90,19 +93,34 @@ impl Call {
         })
     }
 
-    /// Answers the call, whatever happens. Dropping the future takes it back everywhere.
-    pub(crate) async fn answer(mut self) -> Response<Body> {
+    /// Carries out the call, whatever happens. Dropping the future takes it back everywhere.
+    pub(crate) async fn outcome(mut self) -> Result<Response<Body>, Problem> {
         match self.ask_around().await {
-            Ok(response) => response,
+            Ok(response) => Ok(response),
             Err((outcome, problem)) => {
                 let journey = self.journey_mut();
                 journey.over(outcome, Some(problem.code));
-                problem
-                    .with_work(journey.work())
-                    .queued(journey.queued())
-                    .into_response()
+                let problem = problem.with_work(journey.work());
+                Err(problem.queued(journey.queued()))
             }
         }
+    }
+
+    /// Whether the caller wants to hear of its wait, and an answer exists that could tell it.
+    pub(crate) fn is_told(&self) -> bool {
+        self.wants_comments && self.request.streaming
+    }
+
+    pub(crate) fn key(&self) -> RequestKey {
+        self.request.key
+    }
+
+    pub(crate) fn arrived(&self) -> Timestamp {
+        self.request.first_arrived.unwrap_or_default()
+    }
+
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 
     async fn ask_around(&mut self) -> Result<Response<Body>, (&'static str, Problem)> {

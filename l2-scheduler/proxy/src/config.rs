@@ -29,6 +29,8 @@ pub struct Config {
     pub endpoints: Vec<Endpoint>,
     /// Who waits, for how long, and who goes first.
     pub flow: FlowConfig,
+    /// What callers hear of their wait who want to.
+    pub comments: Comments,
     /// Attempts in flight per endpoint; what is more waits here.
     pub room: u32,
     /// Attempts without a first token per endpoint.
@@ -78,6 +80,14 @@ impl Engine {
             Self::Sglang => "sglang",
         }
     }
+}
+
+/// When and how often a caller who wants it is told of its wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comments {
+    /// From arrival: until then a refusal keeps its status.
+    pub after: Duration,
+    pub every: Duration,
 }
 
 /// How long the parts of an exchange may take.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, Input, Output, Pool, PoolSnapshot, Request, RequestKey,
-    Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, Output, Pool, PoolSnapshot, Queued, Request,
+    RequestKey, Timestamp,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
@@ -120,6 +120,17 @@ impl Dispatcher {
     pub(crate) fn snapshot(&self) -> PoolSnapshot {
         let now = self.now();
         self.lock().pool.snapshot(now)
+    }
+
+    /// Whether this request waits for its turn.
+    pub(crate) fn is_waiting(&self, key: RequestKey) -> bool {
+        self.lock().waiting.contains_key(&key)
+    }
+
+    /// Who waits where, at most this many.
+    pub(crate) fn line(&self, most: usize) -> Vec<Queued> {
+        let now = self.now();
+        self.lock().pool.line(now, most)
     }
 
     /// Tells the pool the time whenever it asked for it. Never returns.

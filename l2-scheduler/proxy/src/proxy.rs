@@ -22,6 +22,7 @@ use crate::config::{self, Config};
 use crate::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::models;
+use crate::patience::{self, Board};
 use crate::probe;
 use crate::records::Records;
 use crate::trust::{Expected, Rejection, Trust};
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     trust: Trust,
     scraper: Scraper,
+    pub(crate) board: Arc<Board>,
     draining: AtomicBool,
     /// Calls not yet over, waiting ones included.
     pub(crate) calls: TaskTracker,
@@ -98,6 +100,10 @@ impl SchedulerProxy {
             timeouts.hung_silence,
             tasks.clone(),
         )));
+        let board = Arc::new(Board::new());
+        until_stop(boxed(
+            Arc::clone(&board).keep(Arc::clone(&dispatcher), config.comments.every),
+        ));
         let scraper = scrape(&config, &dispatcher, &metrics, &tasks);
         Self(Arc::new(Shared {
             trust: Trust::new(config.pool.clone(), config.untrusted),
@@ -107,6 +113,7 @@ impl SchedulerProxy {
             dispatcher,
             metrics,
             scraper,
+            board,
             draining: AtomicBool::new(false),
             calls: TaskTracker::new(),
             _stop: stop.drop_guard(),
@@ -133,7 +140,8 @@ impl SchedulerProxy {
             return models::answer(&self.0, Some(id)).await;
         }
         match Call::new(&self.0, &context, route, request) {
-            Ok(call) => call.answer().await,
+            Ok(call) if call.is_told() => patience::answer(&self.0, call).await,
+            Ok(call) => call.outcome().await.unwrap_or_else(Problem::into_response),
             Err(problem) => self.refuse(problem),
         }
     }

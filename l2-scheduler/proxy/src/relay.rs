@@ -219,9 +219,7 @@ impl Relay {
             Kind::Stream(stream) => {
                 stream.held.clear();
                 stream.measure(&mut self.journey);
-                let code = problem.code.as_str();
-                self.ready
-                    .push_back(stream.watch.error_event(code, &problem.message));
+                self.ready.push_back(problem.event(stream.watch.route()));
                 Upstream::Ended
             }
         };

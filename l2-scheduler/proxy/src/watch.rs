@@ -1,6 +1,5 @@
 //! Looks at a stream beside the bytes that pass: what it says, and where an event is still incomplete.
 
-use bytes::Bytes;
 use inference_wire::route::Route;
 use inference_wire::sse::{Reader, SseError};
 use inference_wire::usage::{Meter, StreamError, StreamFact, stream_fact};
@@ -112,33 +111,8 @@ impl Watch {
         }
     }
 
-    /// The event that ends a broken stream in its own protocol.
-    pub(crate) fn error_event(&self, code: &str, message: &str) -> Bytes {
-        let text = match self.route {
-            Route::Messages => format!(
-                "event: error\ndata: {}\n\n",
-                serde_json::json!({"type": "error", "error": {"type": "api_error", "message": message}})
-            ),
-            Route::Responses => format!(
-                "event: response.failed\ndata: {}\n\n",
-                serde_json::json!({"type": "response.failed", "response": {"object": "response",
-                    "status": "failed", "error": {"code": code, "message": message}}})
-            ),
-            Route::ChatCompletions
-            | Route::Completions
-            | Route::Embeddings
-            | Route::Rerank
-            | Route::CountTokens
-            | Route::Tokenize
-            | Route::Detokenize
-            | Route::Models
-            | Route::Model(_) => format!(
-                "data: {}\n\n",
-                serde_json::json!({"error": {"message": message, "type": "server_error",
-                    "param": null, "code": code}})
-            ),
-        };
-        Bytes::from(text)
+    pub(crate) fn route(&self) -> &Route {
+        &self.route
     }
 
     fn note(&mut self, fact: &StreamFact) {

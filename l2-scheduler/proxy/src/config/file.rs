@@ -163,6 +163,7 @@ impl File {
             })?,
             endpoints: endpoints(self.endpoints.clone())?,
             flow: self.flow().check()?,
+            comments: self.queue.comments()?,
             room: within("room", self.room, 1, 100_000)?,
             depth: within("engine.depth", self.engine.depth, 1, 100_000)?,
             scrape: scrape(&self.scrape)?,

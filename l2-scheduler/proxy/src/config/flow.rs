@@ -9,7 +9,7 @@ use scheduler_core::flow::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, DAY_MS, millis, refuse, within};
+use super::{Comments, ConfigError, DAY_MS, millis, refuse, within};
 
 /// A shorter cap on stalls costs more targets than it saves.
 const LEAST_STALL_MS: u64 = 4_000;
@@ -27,6 +27,8 @@ pub(super) struct QueueFile {
     flow: LimitsFile,
     ttl_ms: u64,
     no_endpoint_ttl_ms: u64,
+    comments_after_ms: u64,
+    comments_every_ms: u64,
 }
 
 /// Most that waits in one flow.
@@ -129,6 +131,8 @@ impl Default for QueueFile {
             flow: LimitsFile::default(),
             ttl_ms: 30_000,
             no_endpoint_ttl_ms: 10_000,
+            comments_after_ms: 2_000,
+            comments_every_ms: 1_000,
         }
     }
 }
@@ -149,6 +153,16 @@ impl Default for WtuFile {
             cached: 0.1,
             output: 2.0,
         }
+    }
+}
+
+impl QueueFile {
+    pub(super) fn comments(&self) -> Result<Comments, ConfigError> {
+        let (after, every) = ("queue.comments_after_ms", "queue.comments_every_ms");
+        Ok(Comments {
+            after: millis(after, self.comments_after_ms, 10, DAY_MS)?,
+            every: millis(every, self.comments_every_ms, 10, 60_000)?,
+        })
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::answer::{Code, Problem};
 
 const FIRST: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
 const ERROR: &str = "data: {\"error\":{\"message\":\"x\",\"code\":503}}\n\n";
@@ -84,7 +85,7 @@ fn an_error_event_is_readable_in_its_family() {
         (Route::Messages, "event: error\ndata: {"),
         (Route::Responses, "event: response.failed\ndata: {"),
     ] {
-        let event = Watch::new(route.clone()).error_event("upstream_error", "gone \"here\"");
+        let event = Problem::new(Code::UpstreamError, "gone \"here\"").event(&route);
         let text = std::str::from_utf8(&event).expect("text");
         assert!(text.starts_with(start), "{text}");
         let mut reader = Watch::new(route);

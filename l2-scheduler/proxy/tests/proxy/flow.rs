@@ -1,14 +1,18 @@
 //! Flow control as callers and operators see it: every outcome with its code, its advice, its record and its numbers.
 
+use std::sync::Arc;
+
 use governance_context::{Band, Context};
 use http::StatusCode;
 use scheduler_proxy::SchedulerProxy;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::rig::{
-    Answer, assert_at_rest, completion_request, context, metric, proxy_with, read, record, until,
+    Answer, assert_at_rest, chat_request, completion_request, context, frame, metric, post,
+    proxy_with, read, record, until,
 };
-use crate::stub::{Reply, Stub};
+use crate::stub::{Reply, Step, Stub, chat, finish, token};
 
 async fn ask_as(proxy: &SchedulerProxy, n: u64, band: i32) -> Answer {
     let context = Context {
@@ -118,4 +122,147 @@ async fn whoever_leaves_the_queue_is_counted_as_leaving() {
     assert_eq!(outcomes("dispatched"), 1);
     assert_eq!(metric(&proxy, &["band_queue_length", "band=\"0\""]), 0);
     assert_at_rest(&proxy);
+}
+
+fn with_comments(mut request: http::Request<bytes::Bytes>) -> http::Request<bytes::Bytes> {
+    let wish = http::HeaderValue::from_static("1");
+    request
+        .headers_mut()
+        .insert("x-headpond-queue-comments", wish);
+    request
+}
+
+/// One engine whose first answer ends when the gate opens, so that a second request waits behind it.
+async fn gated(settings: Value, then: Reply) -> (Stub, SchedulerProxy, Arc<Notify>) {
+    let gate = Arc::new(Notify::new());
+    let engine = {
+        let gate = Arc::clone(&gate);
+        Stub::start(move |n, _| match n {
+            0 => Reply::Stream(vec![token("a"), Step::Gate(Arc::clone(&gate)), finish()]),
+            _ => then.clone(),
+        })
+        .await
+    };
+    let mut settings = settings;
+    settings["room"] = 1.into();
+    settings["queue"]["comments_after_ms"] = 30.into();
+    settings["queue"]["comments_every_ms"] = 20.into();
+    let proxy = proxy_with(&[&engine], settings);
+    (engine, proxy, gate)
+}
+
+#[tokio::test]
+async fn whoever_asks_for_it_hears_of_its_place_until_the_stream_follows() {
+    let (_engine, proxy, gate) = gated(json!({}), chat()).await;
+    let mut first = proxy.call(context(0), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let mut told = proxy.call(context(1), with_comments(chat_request())).await;
+    assert_eq!(told.status(), 200);
+    assert_eq!(
+        told.headers()["content-type"],
+        "text/event-stream; charset=utf-8"
+    );
+    let mut heard = String::new();
+    while !heard.contains("position=0") {
+        heard += &frame(&mut told).await.expect("it still waits");
+    }
+    assert!(heard.starts_with(": headpond queue "), "{heard}");
+    gate.notify_one();
+    drop(read(first).await);
+    let rest = read(told).await.text;
+    let stream = rest.find("data: ").expect("the engine's own stream");
+    assert!(
+        rest[..stream]
+            .split("\n\n")
+            .all(|line| line.is_empty() || line.starts_with(": headpond ")),
+        "{rest}"
+    );
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    assert_eq!(record(&proxy, 1)["outcome"], "completed");
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn a_refusal_after_the_comments_is_an_event_of_the_family() {
+    let settings = json!({"queue": {"ttl_ms": 150}});
+    let (_engine, proxy, gate) = gated(settings, chat()).await;
+    let mut first = proxy.call(context(0), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let messages = post(
+        "/v1/messages",
+        r#"{"model":"m","stream":true,"messages":[]}"#,
+    );
+    for (n, request, start) in [
+        (1, chat_request(), "data: {\"error\":{"),
+        (2, messages, "event: error\ndata: {"),
+    ] {
+        let told = read(proxy.call(context(n), with_comments(request)).await).await;
+        assert_eq!(told.status, 200);
+        let (comments, event) = told.text.split_at(told.text.find(start).expect(start));
+        assert!(comments.starts_with(": headpond queue"), "{}", told.text);
+        assert!(event.contains("\"code\":\"queue_expired\""), "{event}");
+        assert!(event.contains("\"retry_after_ms\":"), "{event}");
+        assert_eq!(record(&proxy, n)["reason"], "queue_expired");
+    }
+    gate.notify_one();
+    drop(read(first).await);
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn an_engines_refusal_after_the_comments_keeps_its_words() {
+    let bad = crate::stub::json(
+        400,
+        r#"{"error":{"message":"bad image","type":"BadRequestError"}}"#,
+    );
+    let (_engine, proxy, gate) = gated(json!({}), bad).await;
+    let mut first = proxy.call(context(0), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let mut told = proxy.call(context(1), with_comments(chat_request())).await;
+    assert!(frame(&mut told).await.is_some());
+    gate.notify_one();
+    drop(read(first).await);
+    let text = read(told).await.text;
+    assert!(
+        text.contains("bad image") && text.contains("\"code\":400"),
+        "{text}"
+    );
+    assert_eq!(record(&proxy, 1)["outcome"], "rejected");
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn whoever_leaves_while_it_is_told_leaves_the_queue() {
+    let (_engine, proxy, gate) = gated(json!({}), chat()).await;
+    let mut first = proxy.call(context(0), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    let told = proxy.call(context(1), with_comments(chat_request())).await;
+    assert_eq!(proxy.snapshot().queue_length, 1);
+    drop(told);
+    assert_eq!(proxy.snapshot().queue_length, 0);
+    assert_eq!(record(&proxy, 1)["outcome"], "client_closed");
+    gate.notify_one();
+    drop(read(first).await);
+    assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn without_the_wish_and_without_a_stream_the_status_stays() {
+    let settings = json!({"queue": {"ttl_ms": 100}});
+    let (_engine, proxy, gate) = gated(settings, chat()).await;
+    let mut first = proxy.call(context(0), chat_request()).await;
+    assert!(frame(&mut first).await.is_some());
+    for (n, request) in [
+        (1, chat_request()),
+        (2, with_comments(completion_request())),
+    ] {
+        let answer = read(proxy.call(context(n), request).await).await;
+        assert_eq!(answer.status, 429, "{}", answer.text);
+        let waited = answer.headers["x-headpond-queue-ms"]
+            .to_str()
+            .expect("text");
+        assert!(waited.parse::<u64>().expect("a number") >= 100, "{waited}");
+    }
+    gate.notify_one();
+    drop(read(first).await);
 }

@@ -1,0 +1,65 @@
+//! Flow control through both layers: what a waiting caller hears, and what a refusal after that costs it.
+
+use http::Method;
+
+use crate::process::Running;
+use crate::site::{Site, at_rest, chat, plain, record};
+use crate::wire::{self, Open};
+
+/// One place, and whoever waits for it is told soon; a wait of two seconds is too long.
+const TIGHT: &str = "scheduling: { room: 1, queue: { ttl_ms: 2000, comments_after_ms: 50, comments_every_ms: 50 } }\n";
+const ROOMY: &str = "[{ tier: D, wtu: 1000000, per: 365d }]";
+/// A token takes about a second.
+const PACE: [&str; 6] = ["--engines", "1", "--slow", "1", "--speed", "0.02"];
+
+async fn ask(running: &Running, path: &str, key: &str, wish: &[(&str, &str)]) -> Open {
+    let bearer = format!("Bearer {key}");
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        ("authorization", bearer.as_str()),
+    ];
+    headers.extend_from_slice(wish);
+    let url = format!("{}{path}", running.url());
+    let body = chat("hello", 200, true).to_string();
+    wire::open_with(Method::POST, &url, &headers, body)
+        .await
+        .expect("an answer")
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing() {
+    let site = Site::with(&[("acme", ROOMY)], "", TIGHT);
+    let running = site.up(&PACE);
+    let key = site.key("acme");
+    let mut first = ask(&running, "/v1/chat/completions", &key, &[]).await;
+    assert!(first.piece().await.is_some());
+    let wish = ("x-headpond-queue-comments", "1");
+    for (path, error) in [
+        ("/v1/chat/completions", "data: {\"error\":{"),
+        ("/v1/messages", "event: error\ndata: {"),
+    ] {
+        let told = ask(&running, path, &key, &[wish]).await;
+        assert_eq!(told.response.status(), 200);
+        let id = told.header("x-request-id").to_owned();
+        let text = told.rest().await;
+        assert!(text.contains(": headpond queue position=0"), "{text}");
+        let (comments, refusal) = text.split_at(text.find(error).expect(&text));
+        assert!(!comments.contains("data:"), "{text}");
+        assert!(refusal.contains("within the 2"), "it says how long: {text}");
+        let record = record(&running, &id).await;
+        assert_eq!(record["outcome"]["code"], "queue_expired", "{record}");
+        assert_eq!(record["settlement"]["reason"], "no-work", "{record}");
+        assert_eq!(site.attempts()[&plain(&id)].charged, 0);
+    }
+    // A wish that is none, and none at all: the status says what happened.
+    for wish in [&[][..], &[("x-headpond-queue-comments", "yes")][..]] {
+        let refused = ask(&running, "/v1/chat/completions", &key, wish).await;
+        assert_eq!(refused.response.status(), 429);
+        assert_eq!(refused.header("x-headpond-reason"), "queue_expired");
+        assert_ne!(refused.header("retry-after"), "");
+    }
+    drop(first);
+    at_rest(&running).await;
+    assert!(running.stop().success());
+    site.verify();
+}

@@ -1,0 +1,206 @@
+//! Events that we put into a stream ourselves: errors in the form of each family, and what a waiting caller is told.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use inference_wire::route::Route;
+use serde_json::{Value, json};
+
+use crate::answer::{Problem, whole_ms};
+
+impl Problem {
+    /// The event that ends a stream with this problem.
+    pub(crate) fn event(&self, route: &Route) -> Bytes {
+        let code = self.code.as_str();
+        match route {
+            Route::Messages => {
+                let error =
+                    json!({"type": self.anthropic_type(), "message": self.message, "code": code});
+                event(
+                    Some("error"),
+                    &json!({"type": "error", "error": self.with_advice(error)}),
+                )
+            }
+            Route::Responses => {
+                let error = json!({"code": code, "message": self.message});
+                let response = json!({"object": "response", "status": "failed", "error": self.with_advice(error)});
+                event(
+                    Some("response.failed"),
+                    &json!({"type": "response.failed", "response": response}),
+                )
+            }
+            Route::ChatCompletions
+            | Route::Completions
+            | Route::Embeddings
+            | Route::Rerank
+            | Route::CountTokens
+            | Route::Tokenize
+            | Route::Detokenize
+            | Route::Models
+            | Route::Model(_) => {
+                let error = json!({"message": self.message, "type": self.code.kind(), "param": null, "code": code});
+                event(None, &json!({"error": self.with_advice(error)}))
+            }
+        }
+    }
+
+    /// A stream has no header left to say when to come back.
+    fn with_advice(&self, mut error: Value) -> Value {
+        if let Some(after) = self.retry_after {
+            error["retry_after_ms"] = whole_ms(after).into();
+        }
+        error
+    }
+
+    fn anthropic_type(&self) -> &'static str {
+        match self.code.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+/// An error that an engine answered with, as the event that ends a stream which has begun already.
+pub(crate) fn engine_error(route: &Route, status: StatusCode, body: &[u8]) -> Option<Bytes> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let error = body.get("error").filter(|error| !error.is_null());
+    let mut error = error.unwrap_or(&body).clone();
+    // Whoever reads the stream knows the status by its code only.
+    error
+        .as_object_mut()?
+        .insert("code".to_owned(), status.as_u16().into());
+    Some(match route {
+        Route::Messages => event(Some("error"), &json!({"type": "error", "error": error})),
+        Route::Responses => {
+            let response = json!({"object": "response", "status": "failed", "error": error});
+            event(
+                Some("response.failed"),
+                &json!({"type": "response.failed", "response": response}),
+            )
+        }
+        Route::ChatCompletions
+        | Route::Completions
+        | Route::Embeddings
+        | Route::Rerank
+        | Route::CountTokens
+        | Route::Tokenize
+        | Route::Detokenize
+        | Route::Models
+        | Route::Model(_) => event(None, &json!({ "error": error })),
+    })
+}
+
+/// Where a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// In the queue; with the requests before it and the wait to be expected, as far as they are known.
+    Waiting {
+        position: Option<usize>,
+        wait: Option<Duration>,
+    },
+    /// At an engine.
+    Dispatched,
+}
+
+/// A comment for whoever waits. Readers of events skip it.
+pub(crate) fn comment(standing: Standing, waited: Duration) -> Bytes {
+    let mut text = match standing {
+        Standing::Waiting { .. } => ": headpond queue".to_owned(),
+        Standing::Dispatched => ": headpond dispatched".to_owned(),
+    };
+    if let Standing::Waiting { position, wait } = standing {
+        if let Some(position) = position {
+            let _ = write!(text, " position={position}");
+        }
+        if let Some(wait) = wait {
+            let _ = write!(text, " wait_ms={}", wait.as_millis());
+        }
+    }
+    let _ = write!(text, " waited_ms={}\n\n", waited.as_millis());
+    Bytes::from(text)
+}
+
+fn event(name: Option<&str>, data: &Value) -> Bytes {
+    let name = name.map_or(String::new(), |name| format!("event: {name}\n"));
+    Bytes::from(format!("{name}data: {data}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+    use crate::answer::Code;
+
+    #[test]
+    fn a_refusal_in_a_stream_has_the_form_of_its_family() {
+        let problem = Problem::new(Code::QueueExpired, "Too long. Come back.")
+            .retry_after(Duration::from_millis(1500));
+        let told: String = [Route::ChatCompletions, Route::Messages, Route::Responses]
+            .iter()
+            .map(|route| String::from_utf8(problem.event(route).to_vec()).expect("text"))
+            .collect();
+        expect![[r#"
+            data: {"error":{"code":"queue_expired","message":"Too long. Come back.","param":null,"retry_after_ms":1500,"type":"rate_limit_error"}}
+
+            event: error
+            data: {"error":{"code":"queue_expired","message":"Too long. Come back.","retry_after_ms":1500,"type":"rate_limit_error"},"type":"error"}
+
+            event: response.failed
+            data: {"response":{"error":{"code":"queue_expired","message":"Too long. Come back.","retry_after_ms":1500},"object":"response","status":"failed"},"type":"response.failed"}
+
+        "#]].assert_eq(&told);
+    }
+
+    #[test]
+    fn an_engines_error_keeps_its_words_and_tells_its_status() {
+        let body = br#"{"error":{"message":"bad image","type":"BadRequestError","param":"messages","code":"x"}}"#;
+        let told: String = [Route::ChatCompletions, Route::Messages]
+            .iter()
+            .filter_map(|route| engine_error(route, StatusCode::BAD_REQUEST, body))
+            .map(|event| String::from_utf8(event.to_vec()).expect("text"))
+            .collect();
+        expect![[r#"
+            data: {"error":{"code":400,"message":"bad image","param":"messages","type":"BadRequestError"}}
+
+            event: error
+            data: {"error":{"code":400,"message":"bad image","param":"messages","type":"BadRequestError"},"type":"error"}
+
+        "#]].assert_eq(&told);
+        assert_eq!(
+            engine_error(&Route::Messages, StatusCode::BAD_REQUEST, b"no"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_comment_tells_what_is_known() {
+        let waited = Duration::from_millis(2000);
+        for (standing, expected) in [
+            (
+                Standing::Waiting {
+                    position: Some(3),
+                    wait: Some(Duration::from_millis(1200)),
+                },
+                ": headpond queue position=3 wait_ms=1200 waited_ms=2000\n\n",
+            ),
+            (
+                Standing::Waiting {
+                    position: None,
+                    wait: None,
+                },
+                ": headpond queue waited_ms=2000\n\n",
+            ),
+            (
+                Standing::Dispatched,
+                ": headpond dispatched waited_ms=2000\n\n",
+            ),
+        ] {
+            assert_eq!(comment(standing, waited), expected);
+        }
+    }
+}
