@@ -1,11 +1,11 @@
 //! What is simulated.
 
 use engine_model::Profile;
-use scheduler_core::flow::Refuse;
+use scheduler_core::flow::{FlowConfig, Refuse};
 use scheduler_core::{Policy, PoolConfig};
 
 /// A pool of equal engines and who schedules it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Scenario {
     pub policy: Policy,
     /// Of every engine.
@@ -15,6 +15,10 @@ pub struct Scenario {
     pub schedulers: u32,
     /// Whether a request that cannot meet its target any more is refused.
     pub refuse: Refuse,
+    /// Bands, shares, limits, quotas; `refuse` stands above what it says of bands without settings.
+    pub flow: FlowConfig,
+    /// Seconds between which no scheduler can look at any engine's gauges.
+    pub blackout: Option<(f64, f64)>,
     /// Decides ties, and which scheduler a request comes to.
     pub seed: u64,
     /// The run ends early once this many requests have missed their targets: its verdict is clear.
@@ -30,6 +34,8 @@ impl Scenario {
             engines: 8,
             schedulers: 1,
             refuse: Refuse::Never,
+            flow: FlowConfig::default(),
+            blackout: None,
             seed: 0,
             give_up_after: None,
         }
@@ -39,6 +45,7 @@ impl Scenario {
     pub(crate) fn pool_config(&self) -> PoolConfig {
         let mut config = PoolConfig {
             policy: self.policy,
+            flow: self.flow.clone(),
             ..PoolConfig::default()
         };
         config.engine.prefill_rate = self.profile.peak_prefill_tokens_per_second();

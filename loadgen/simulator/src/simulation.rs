@@ -27,7 +27,7 @@ const SCRAPE: u64 = 100_000_000;
 /// How often schedulers tell each other their load.
 const GOSSIP: u64 = 100_000_000;
 /// How often a scheduler hears of a stream's progress, as the proxy tells it.
-const PROGRESS: u64 = 200_000_000;
+const PROGRESS: u64 = 50_000_000;
 /// A run ends so long after the last arrival, whatever is left: time enough for any queue, and an end for a run in which
 /// nothing moves any more.
 const DRAIN: u64 = 86_400_000_000_000;
@@ -404,6 +404,18 @@ impl<'a> Simulation<'a> {
         let now = self.stamp();
         let looking = &mut self.schedulers[scheduler];
         looking.next_scrape += SCRAPE;
+        let seconds = self.now as f64 * 1e-9;
+        let is_dark = self
+            .scenario
+            .blackout
+            .is_some_and(|(from, to)| (from..to).contains(&seconds));
+        if is_dark {
+            for id in 0..self.scenario.engines {
+                let endpoint = EndpointId(id);
+                looking.pool.handle(now, Input::ScrapeFailed { endpoint });
+            }
+            return;
+        }
         for (seat, id) in self.engines.iter().zip(0..) {
             let gauges = seat.engine.gauges();
             let deepest = &mut self.outcome.deepest_engine_queue;

@@ -167,7 +167,7 @@ fn a_run_that_is_given_up_agrees_with_the_whole_until_then() {
     for patience in [0, 20, 100] {
         let some = Scenario {
             give_up_after: Some(patience),
-            ..whole
+            ..whole.clone()
         };
         let outcome = replay(&some, &load);
         assert!(missed(&outcome) > patience);
@@ -175,7 +175,7 @@ fn a_run_that_is_given_up_agrees_with_the_whole_until_then() {
     }
     let patient = Scenario {
         give_up_after: Some(all),
-        ..whole
+        ..whole.clone()
     };
     assert_eq!(told(&replay(&patient, &load)), told(&replay(&whole, &load)));
 }
