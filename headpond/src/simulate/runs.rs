@@ -102,7 +102,7 @@ fn scenario(plan: &Plan, variant: Variant, seed: u64) -> Scenario {
         policy: variant.policy,
         refuse: variant.refuse,
         seed,
-        ..plan.scenario
+        ..plan.scenario.clone()
     }
 }
 
