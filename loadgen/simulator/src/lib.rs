@@ -16,4 +16,4 @@ pub use figures::{Drops, Figures, Quantiles};
 pub use load::{Load, Offer};
 pub use outcome::{End, Outcome, Record};
 pub use scenario::Scenario;
-pub use simulation::{replay, replay_configured};
+pub use simulation::replay;

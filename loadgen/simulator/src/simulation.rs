@@ -10,8 +10,7 @@ use std::sync::Arc;
 use engine_model::{Config, Engine, Event, RequestId};
 use governance_context::FairnessId;
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, Input, Output, PeerId, PoolConfig, Request, RequestKey,
-    Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, Output, PeerId, Request, RequestKey, Timestamp,
 };
 use workload::BLOCK_TOKENS;
 
@@ -74,24 +73,14 @@ struct Seat {
 
 /// Replays a load until its last request has ended, or until its verdict is clear where the scenario says so.
 pub fn replay(scenario: &Scenario, load: &Load) -> Outcome {
-    replay_configured(scenario, load, |_| {})
-}
-
-/// As [`replay`], with pools whose settings `configure` has changed.
-pub fn replay_configured(
-    scenario: &Scenario,
-    load: &Load,
-    configure: impl Fn(&mut PoolConfig),
-) -> Outcome {
-    let mut config = scenario.pool_config();
-    configure(&mut config);
-    let mut simulation = Simulation::new(scenario, load, &config);
+    let mut simulation = Simulation::new(scenario, load);
     simulation.run();
     simulation.finish()
 }
 
 impl<'a> Simulation<'a> {
-    fn new(scenario: &'a Scenario, load: &'a Load, config: &PoolConfig) -> Self {
+    fn new(scenario: &'a Scenario, load: &'a Load) -> Self {
+        let config = scenario.pool_config();
         let model = Config::new(scenario.profile).with_block_size(BLOCK_TOKENS);
         let seat = || Seat {
             engine: Engine::new(model.clone()),
@@ -107,7 +96,7 @@ impl<'a> Simulation<'a> {
             model: Arc::from("model"),
             tenants: (0..tenants.unwrap_or(0)).map(fairness).collect(),
             schedulers: (0..schedulers)
-                .map(|number| Scheduler::new(scenario, config, number, model.num_blocks))
+                .map(|number| Scheduler::new(scenario, &config, number, model.num_blocks))
                 .collect(),
             engines: (0..scenario.engines).map(|_| seat()).collect(),
             steps: BinaryHeap::new(),
