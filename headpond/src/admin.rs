@@ -70,7 +70,13 @@ pub(crate) struct Surface {
 impl Surface {
     pub(crate) async fn handle(self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
-        if path.starts_with("/admin/v1/") && !path.starts_with("/admin/v1/decisions") {
+        if path == scheduler_proxy::peers::PATH
+            && let Some(scheduler) = &self.scheduler
+        {
+            return scheduler.hear_peer(request).await.map(boxed);
+        }
+        let is_ours = path.starts_with("/admin/v1/decisions") || path == "/admin/v1/pools";
+        if path.starts_with("/admin/v1/") && !is_ours {
             return match &self.governance {
                 Some(governance) => governance.administer(request).await,
                 None => error(
@@ -91,13 +97,14 @@ impl Surface {
             "/livez" => text(StatusCode::OK, "alive\n"),
             "/readyz" => self.ready(),
             "/metrics" => self.metrics(),
+            "/admin/v1/pools" => self.pools(),
             "/admin/v1/decisions" => self.latest(request.uri().query()),
             _ => match path.strip_prefix("/admin/v1/decisions/") {
                 Some(id) => self.decision(id),
                 None => error(
                     StatusCode::NOT_FOUND,
                     "not_found",
-                    "try /metrics, /readyz, /admin/v1/decisions/<request id>, /admin/v1/keys or /admin/v1/accounts",
+                    "try /metrics, /readyz, /admin/v1/decisions/<request id>, /admin/v1/pools, /admin/v1/keys or /admin/v1/accounts",
                 ),
             },
         }
@@ -128,6 +135,11 @@ impl Surface {
             .headers_mut()
             .insert(header::CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
         response
+    }
+
+    fn pools(&self) -> Response<Body> {
+        let pools: Vec<Value> = self.scheduler.iter().map(SchedulerProxy::state).collect();
+        json_answer(StatusCode::OK, &json!({ "pools": pools }))
     }
 
     fn latest(&self, query: Option<&str>) -> Response<Body> {
@@ -183,6 +195,10 @@ impl Surface {
             &json!({ "request": id, "governance": governance, "scheduling": scheduling }),
         )
     }
+}
+
+fn boxed(body: scheduler_proxy::Body) -> Body {
+    body.boxed_unsync()
 }
 
 fn full(text: impl Into<Bytes>) -> Body {

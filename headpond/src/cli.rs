@@ -24,7 +24,7 @@ use crate::simulate::Simulate;
     max_term_width = 100
 )]
 #[command(
-    after_help = "Start here:\n  headpond up            everything in one process, with simulated engines\n  headpond why <id>      the reasons behind one request (its x-request-id)\n  headpond load          put a load on it and see what each user would feel"
+    after_help = "Start here:\n  headpond up            everything in one process, with simulated engines\n  headpond top           what the pool is doing, every second\n  headpond why <id>      the reasons behind one request (its x-request-id)\n  headpond load          put a load on it and see what each user would feel"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     /// Look after the ledger
     #[command(subcommand)]
     Ledger(Ledger),
+    /// Watch a pool: endpoints, bands, flows, saturation by cause and rates, every second
+    Top(Top),
     /// Explain one request: identity, limits, reservation, queue, candidates, choice, outcome
     ///
     /// Where `govern` and `schedule` are two processes, each has its own part of it: ask the other one
@@ -335,6 +337,18 @@ pub(crate) enum Ledger {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args)]
+pub(crate) struct Top {
+    /// Print one frame, with the rates of one second, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print JSON, one object a second
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) admin: Admin,
 }
 
 #[derive(Args)]

@@ -68,6 +68,15 @@ impl AdminClient {
         bail!("{message} ({status})");
     }
 
+    /// The text of a page.
+    pub(crate) async fn text(&self, path: &str) -> anyhow::Result<String> {
+        let (status, answer) = self.raw(Method::GET, path, None).await?;
+        if !status.is_success() {
+            bail!("the admin listener answered {status} to {path}");
+        }
+        String::from_utf8(answer.to_vec()).with_context(|| format!("{path} is not text"))
+    }
+
     async fn raw(
         &self,
         method: Method,

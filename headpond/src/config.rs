@@ -126,6 +126,20 @@ pub(crate) fn context_keys(path: Option<&Path>) -> anyhow::Result<KeyRing> {
     KeyRing::parse(&text).with_context(|| format!("context_keys: in {}", path.display()))
 }
 
+/// Reads the key that all schedulers of the pool share, if there is one.
+pub(crate) fn peer_key(
+    scheduling: &scheduler_proxy::Config,
+) -> anyhow::Result<Option<scheduler_proxy::PeerKey>> {
+    let Some(path) = &scheduling.peers.key_file else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("scheduling.peers.key_file: cannot read {}", path.display()))?;
+    scheduler_proxy::PeerKey::parse(&text)
+        .map(Some)
+        .with_context(|| format!("scheduling.peers.key_file: in {}", path.display()))
+}
+
 /// An address that was not given.
 pub(crate) fn address(
     given: Option<SocketAddr>,

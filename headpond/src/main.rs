@@ -18,6 +18,7 @@ mod ready;
 mod schedule;
 mod shutdown;
 mod simulate;
+mod top;
 mod up;
 mod why;
 
@@ -51,6 +52,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Schedule(options) => runtime()?.block_on(schedule::run(options))?,
         Command::Engine(options) => runtime()?.block_on(engine::run(options))?,
         Command::Key(command) => runtime()?.block_on(key::run(command))?,
+        Command::Top(options) => runtime()?.block_on(top::run(options))?,
         Command::Why(options) => runtime()?.block_on(why::run(options))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -41,7 +41,11 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
         "operators",
     )
     .await?;
+    let peer_key = config::peer_key(&config)?;
     let scheduler = SchedulerProxy::new(config, random::seed()?);
+    if let Some(key) = peer_key {
+        scheduler.meet_peers(key);
+    }
     if let Some(keys) = keys {
         scheduler.set_verifier(keys.verifier(pool));
     }

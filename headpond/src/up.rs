@@ -108,7 +108,11 @@ impl Stack {
         engines: Vec<SimEngine>,
     ) -> anyhow::Result<Self> {
         let ledger = data.ledger(checked.patience)?;
+        let peer_key = config::peer_key(&checked.scheduling)?;
         let scheduler = SchedulerProxy::new(checked.scheduling, random::seed()?);
+        if let Some(key) = peer_key {
+            scheduler.meet_peers(key);
+        }
         let governance = Governance::new(
             checked.governance,
             ledger.clone(),

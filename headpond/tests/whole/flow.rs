@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use crate::process::Running;
+use crate::process::{Running, headpond, run};
 use crate::site::{Site, at_rest, chat, plain, record};
 use crate::wire::{self, Open};
 
@@ -62,4 +62,48 @@ async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing()
     at_rest(&running).await;
     assert!(running.stop().success());
     site.verify();
+}
+
+fn top(running: &Running, arguments: &[&str]) -> String {
+    let output = run(headpond()
+        .args(["top", "--admin-url", running.admin_url()])
+        .args(arguments));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}{error}");
+    told
+}
+
+#[tokio::test]
+async fn top_shows_one_frame_of_a_pool_at_work() {
+    let site = Site::with(&[("acme", ROOMY)], "", TIGHT);
+    let running = site.up(&PACE);
+    let key = site.key("acme");
+    let mut open = ask(&running, "/v1/chat/completions", &key, &[]).await;
+    assert!(open.piece().await.is_some());
+    let told = top(&running, &["--once"]);
+    for part in [
+        "pool default   policy planned",
+        "(by load)",
+        "per second",
+        "ENDPOINT",
+        " ready ",
+        "\n0                   0        0 B            0        1",
+        "\nacme ",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    assert!(
+        !told.contains('\x1b'),
+        "no control codes outside a terminal"
+    );
+    // What cannot be drawn over is one frame as well.
+    assert!(top(&running, &[]).starts_with("headpond top"));
+    let told: serde_json::Value =
+        serde_json::from_str(&top(&running, &["--once", "--json"])).expect("JSON");
+    assert_eq!(told["pools"][0]["state"]["bookings"], 1, "{told}");
+    assert!(told["rates"]["dispatched"].is_number(), "{told}");
+    drop(open);
+    let refused = run(headpond().args(["top", "--once", "--admin-url", running.url()]));
+    assert_eq!(refused.status.code(), Some(1), "that is no admin listener");
 }

@@ -19,6 +19,12 @@ pub const ENDPOINT: &str = "x-headpond-endpoint";
 pub const CHARGED: &str = "x-headpond-charged-wtu";
 /// The output bound the engine was held to, when it is less than the caller asked for.
 pub const CLAMPED: &str = "x-headpond-max-tokens";
+/// Between schedulers: who says what its load is.
+pub const PEER: &str = "x-headpond-peer";
+/// Between schedulers: when it was written, in milliseconds since 1970.
+pub const PEER_TIME: &str = "x-headpond-peer-time";
+/// Between schedulers: the proof of both.
+pub const PEER_MAC: &str = "x-headpond-peer-mac";
 /// The request's id: ours towards callers, the attempt's towards engines.
 pub const REQUEST_ID: &str = "x-request-id";
 /// Where a standard gateway is told to send the request.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use governance_context::PoolName;
@@ -31,6 +32,8 @@ pub struct Config {
     pub flow: FlowConfig,
     /// What callers hear of their wait who want to.
     pub comments: Comments,
+    /// The other schedulers of the pool.
+    pub peers: Peers,
     /// Attempts in flight per endpoint; what is more waits here.
     pub room: u32,
     /// Attempts without a first token per endpoint.
@@ -88,6 +91,17 @@ pub struct Comments {
     /// From arrival: until then a refusal keeps its status.
     pub after: Duration,
     pub every: Duration,
+}
+
+/// Other schedulers of the pool, and how they are told of this one's load.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peers {
+    pub urls: Vec<Origin>,
+    /// Where the key is that all of them share.
+    pub key_file: Option<PathBuf>,
+    /// What this scheduler calls itself; otherwise chance decides at every start.
+    pub name: Option<String>,
+    pub interval: Duration,
 }
 
 /// How long the parts of an exchange may take.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, Input, Output, Pool, PoolSnapshot, Queued, Request,
-    RequestKey, Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, LoadVector, Output, Pool, PoolSnapshot, Queued,
+    Request, RequestKey, Timestamp,
 };
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
@@ -131,6 +131,12 @@ impl Dispatcher {
     pub(crate) fn line(&self, most: usize) -> Vec<Queued> {
         let now = self.now();
         self.lock().pool.line(now, most)
+    }
+
+    /// What this scheduler has put on the endpoints.
+    pub(crate) fn load_vector(&self) -> LoadVector {
+        let now = self.now();
+        self.lock().pool.load_vector(now)
     }
 
     /// Tells the pool the time whenever it asked for it. Never returns.

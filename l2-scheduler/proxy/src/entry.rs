@@ -11,6 +11,7 @@ use inference_wire::gather::{Gather, TooLarge};
 use crate::answer::{Code, Problem};
 use crate::body::Body;
 use crate::config::Config;
+use crate::peers;
 use crate::proxy::SchedulerProxy;
 use crate::trust::Expected;
 
@@ -31,6 +32,7 @@ impl SchedulerProxy {
                 };
                 return health(&request, ready, text);
             }
+            peers::PATH => return self.hear_peer(request).await,
             _ => {}
         }
         let (head, body) = request.into_parts();

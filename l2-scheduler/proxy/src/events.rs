@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_comment_tells_what_is_known() {
-        let waited = Duration::from_millis(2000);
+        let waited = Duration::from_secs(2);
         for (standing, expected) in [
             (
                 Standing::Waiting {

@@ -15,6 +15,7 @@ mod journey;
 mod metrics;
 mod models;
 mod patience;
+pub mod peers;
 mod probe;
 mod proxy;
 mod records;
@@ -26,4 +27,5 @@ mod watch;
 
 pub use body::{Body, BodyError};
 pub use config::{Config, ConfigError};
+pub use peers::{PeerKey, PeerKeyError};
 pub use proxy::SchedulerProxy;

@@ -1,13 +1,14 @@
 //! The scheduler of one pool as a service: in-process and HTTP entry, records, metrics, drain.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use engine_telemetry::{Scraper, Target};
 use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use hyper::body::Incoming;
 use inference_wire::route::{Route, route};
 use scheduler_core::{
     EndpointId, EndpointSpec, EndpointState, Input, Pool, PoolConfig, PoolSnapshot,
@@ -23,6 +24,7 @@ use crate::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::models;
 use crate::patience::{self, Board};
+use crate::peers::{PeerKey, Peers};
 use crate::probe;
 use crate::records::Records;
 use crate::trust::{Expected, Rejection, Trust};
@@ -45,9 +47,13 @@ pub(crate) struct Shared {
     trust: Trust,
     scraper: Scraper,
     pub(crate) board: Arc<Board>,
+    /// Once it was told the key.
+    peers: OnceLock<Arc<Peers>>,
     draining: AtomicBool,
     /// Calls not yet over, waiting ones included.
     pub(crate) calls: TaskTracker,
+    tasks: TaskTracker,
+    stop: CancellationToken,
     _stop: DropGuard,
 }
 
@@ -114,8 +120,11 @@ impl SchedulerProxy {
             metrics,
             scraper,
             board,
+            peers: OnceLock::new(),
             draining: AtomicBool::new(false),
             calls: TaskTracker::new(),
+            tasks,
+            stop: stop.clone(),
             _stop: stop.drop_guard(),
         }))
     }
@@ -123,6 +132,33 @@ impl SchedulerProxy {
     /// Takes the keys that contexts over HTTP are checked with; replaces those before. Without any, no token is valid.
     pub fn set_verifier(&self, verifier: Verifier) {
         self.0.trust.set_verifier(verifier);
+    }
+
+    /// Begins to exchange load with the other schedulers of the configuration. Only the first key counts.
+    pub fn meet_peers(&self, key: PeerKey) {
+        let Shared {
+            config,
+            dispatcher,
+            metrics,
+            ..
+        } = &*self.0;
+        let peers = Peers::new(key, config, Arc::clone(dispatcher), Arc::clone(metrics));
+        let peers = Arc::new(peers);
+        if self.0.peers.set(Arc::clone(&peers)).is_ok() {
+            peers.start(config, &self.0.tasks, &self.0.stop);
+        }
+    }
+
+    /// Takes what another scheduler says of its load, posted to [`crate::peers::PATH`].
+    pub async fn hear_peer(&self, request: Request<Incoming>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        match self.0.peers.get() {
+            Some(_) if head.method != Method::POST => {
+                Problem::new(Code::MethodNotAllowed, "this path takes POST").into_response()
+            }
+            Some(peers) => peers.hear(&head.headers, body).await,
+            None => Problem::new(Code::NotFound, "this scheduler has no peers").into_response(),
+        }
     }
 
     /// Answers a request whose context is trusted because it was decided in this process.
@@ -160,6 +196,12 @@ impl SchedulerProxy {
     /// The state of the pool.
     pub fn snapshot(&self) -> PoolSnapshot {
         self.0.dispatcher.snapshot()
+    }
+
+    /// The state of the pool for operators, with its name and policy.
+    pub fn state(&self) -> serde_json::Value {
+        let Config { pool, policy, .. } = &self.0.config;
+        serde_json::json!({ "pool": pool, "policy": policy, "state": self.snapshot() })
     }
 
     /// Appends the metrics page.
@@ -312,8 +354,8 @@ async fn close_idle(endpoints: Arc<[Endpoint]>, limit: Duration) {
     }
 }
 
-type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
+pub(crate) fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
     Box::pin(task)
 }

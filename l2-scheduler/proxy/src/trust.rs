@@ -188,7 +188,8 @@ fn unix_s() -> u64 {
     unix_ms() / 1000
 }
 
-fn unix_ms() -> u64 {
+/// Milliseconds of the wall clock.
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }

@@ -199,6 +199,28 @@ fn bad_values_name_the_field_the_value_and_what_is_allowed() {
         ],
     );
     refused(
+        &json!({"peers": {"urls": ["http://a:1"]}}),
+        &expect![[
+            r#"scheduling.peers.key_file: "" is not allowed; use a file with the secret that all schedulers of the pool share"#
+        ]],
+    );
+    refused(
+        &json!({"peers": {"urls": ["http://a:1", "http://a:1"], "key_file": "k"}}),
+        &expect![[
+            r#"scheduling.peers.urls[1]: "http://a:1" is not allowed; use an address that stands here once"#
+        ]],
+    );
+    refused(
+        &json!({"peers": {"urls": ["a:1"], "key_file": "k"}}),
+        &expect![[
+            r#"scheduling.peers.urls[0]: "a:1" is not allowed; use http://host:port, including the http://"#
+        ]],
+    );
+    refused(
+        &json!({"peers": {"interval_ms": 5}}),
+        &expect!["scheduling.peers.interval_ms: 5 is not allowed; use a number from 10 to 1000"],
+    );
+    refused(
         &json!({"records": 0}),
         &expect!["scheduling.records: 0 is not allowed; use a number from 1 to 1000000"],
     );
@@ -278,6 +300,7 @@ fn unknown_fields_are_refused_at_every_level() {
         json!({"timeouts": {"x": 1}}),
         json!({"profile": {"x": 1}}),
         json!({"scrape": {"x": 1}}),
+        json!({"peers": {"x": 1}}),
         json!({"endpoints": [{"url": "http://a:1", "x": 1}]}),
     ] {
         let error = check(&section).expect_err("an unknown field");

@@ -36,6 +36,11 @@ struct FlowLabel {
     flow: Arc<str>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
 /// Names seen so far, up to a number.
 struct Labels {
     most: usize,
@@ -63,6 +68,8 @@ pub(crate) struct FlowMetrics {
     by_share: Counter,
     peers: Gauge,
     peer_silence: FloatGauge,
+    heard: Family<ResultLabel, Counter>,
+    told: Family<ResultLabel, Counter>,
 }
 
 #[derive(Default)]
@@ -97,6 +104,8 @@ impl FlowMetrics {
             by_share: Counter::default(),
             peers: Gauge::default(),
             peer_silence: FloatGauge::default(),
+            heard: Family::default(),
+            told: Family::default(),
         };
         metrics.register(registry);
         metrics.band.register(registry);
@@ -174,6 +183,26 @@ impl FlowMetrics {
             "Time since the newest word of another scheduler; 0 before the first",
             self.peer_silence.clone(),
         );
+        registry.register(
+            "peer_vectors_heard",
+            "Load vectors that came from other schedulers, by what became of them",
+            self.heard.clone(),
+        );
+        registry.register(
+            "peer_vectors_told",
+            "Load vectors sent to other schedulers, by result",
+            self.told.clone(),
+        );
+    }
+
+    /// A load vector came.
+    pub(crate) fn heard_peer(&self, result: &'static str) {
+        self.heard.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// A load vector was sent to one peer.
+    pub(crate) fn told_peer(&self, result: &'static str) {
+        self.told.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// A wait for a turn ended without one.

@@ -26,6 +26,10 @@ pub(crate) struct Front {
 impl Front {
     pub(crate) async fn start(proxy: SchedulerProxy) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        Self::start_on(listener, proxy)
+    }
+
+    pub(crate) fn start_on(listener: TcpListener, proxy: SchedulerProxy) -> Self {
         let address = listener.local_addr().expect("a bound socket");
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let (inner_stop, inner_tasks) = (stop.clone(), tasks.clone());

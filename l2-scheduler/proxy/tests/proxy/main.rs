@@ -6,6 +6,7 @@ mod entry;
 mod flow;
 mod front;
 mod hangs;
+mod peers;
 mod relaying;
 mod retries;
 mod rig;
