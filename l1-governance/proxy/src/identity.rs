@@ -156,17 +156,22 @@ impl Owners {
         Some(principal)
     }
 
-    /// What policy says about a key: the file about its own, the stored record about others. Nothing
-    /// when the file no longer has it.
+    /// What the file says about a key of its own, or one that was made in its place.
+    pub(crate) fn of_file(&self, record: &KeyRecord) -> Option<&Choice> {
+        let place = (record.owner.clone(), record.name.clone());
+        self.from_config.get(&place)
+    }
+
+    /// What policy says about a key: the stored record names the objective, the file says the rest.
+    /// Nothing when the file no longer has it.
     fn key_choice(&self, record: &KeyRecord) -> Option<Choice> {
-        if record.name.starts_with(FROM_CONFIG) {
-            let place = (record.owner.clone(), record.name.clone());
-            return self.from_config.get(&place).cloned();
-        }
-        Some(Choice {
-            objective: record.scope.objective.clone(),
-            fields: Fields::default(),
-        })
+        let fields = if record.name.starts_with(FROM_CONFIG) {
+            self.of_file(record)?.fields
+        } else {
+            Fields::default()
+        };
+        let objective = record.scope.objective.clone();
+        Some(Choice { objective, fields })
     }
 
     /// What the policy promises the requests of a key; nothing when it no longer knows the key, its

@@ -166,7 +166,38 @@ pub(crate) async fn import_keys(
             }
         }
     }
-    end_replaced(ledger, &seen).await
+    end_replaced(ledger, &seen).await?;
+    pass_on_objectives(ledger, owners).await
+}
+
+/// Keys that were made in place of those of the file have the objective the file names now.
+async fn pass_on_objectives(ledger: &SqliteLedger, owners: &Owners) -> Result<(), StartError> {
+    let ring = ledger.keys();
+    for record in ring.list().filter(|record| record.is_valid(unix_ms())) {
+        let Some(choice) = owners.of_file(record) else {
+            continue;
+        };
+        if record.scope.objective == choice.objective {
+            continue;
+        }
+        let change = ScopeChange {
+            public: record.public,
+            version: record.version,
+            scope: Scope {
+                objective: choice.objective.clone(),
+                ..record.scope.clone()
+            },
+        };
+        match ledger.update_keys(By::Operator, vec![change]).await {
+            // It may end at this very moment.
+            Ok(()) | Err(KeyError::Over) => {}
+            Err(source) => {
+                let what = record.public.to_string();
+                return Err(StartError::Ledger { what, source });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Ends keys whose secret was replaced in the file. One that was made by rotating a key of the file stays.

@@ -1,19 +1,13 @@
 //! Keys: every write goes through the one ceiling, and shows what was stored.
 
-use std::collections::BTreeSet;
-
 use bytes::Bytes;
 use governance_context::ObjectiveName;
-use governance_core::account::{AccountId, Kind, UnixMs, parse_wtu};
-use governance_core::catalogue::{Answer as Fault, Code};
+use governance_core::account::{AccountId, Kind};
+use governance_core::catalogue::Code;
 use governance_core::keys::{KeyText, Models, PublicPart, Role, Scope};
-use governance_core::sanitize::BodyRefusal;
 use http::{Response, StatusCode};
-use inference_wire::json::Document;
 use ledger_store::{By, Declaration, KeyRecord, NewKey, ScopeChange};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 
 use super::{Caller, refusal, visible};
 use crate::body::Body;
@@ -21,50 +15,11 @@ use crate::models::json;
 use crate::respond::{Refused, rfc3339};
 use crate::shared::{Shared, unix_ms};
 
+mod asked;
+
+use asked::{Create, Rotate, Update, budget, expiry, invalid, models, objective, parse, role};
+
 const MOST_NAME_BYTES: usize = 64;
-
-/// A key to make.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Create {
-    tenant: String,
-    project: String,
-    user: Option<String>,
-    name: String,
-    models: Option<Vec<String>>,
-    budget_wtu: Option<Value>,
-    expires_in: Option<u64>,
-    role: Option<String>,
-    objective: Option<String>,
-}
-
-/// What is to change; what is left out stays. `null` takes a limit away, where the ceiling allows it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Update {
-    version: u64,
-    #[serde(default, deserialize_with = "given")]
-    models: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
-    budget_wtu: Option<Value>,
-    #[serde(default, deserialize_with = "given")]
-    expires_in: Option<Value>,
-    role: Option<String>,
-    #[serde(default, deserialize_with = "given")]
-    objective: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rotate {
-    #[serde(default)]
-    overlap_seconds: u64,
-}
-
-/// A member that is there, `null` included.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
 
 /// A key as it is shown: everything but the secret, which only its maker sees, once.
 #[derive(Serialize)]
@@ -294,65 +249,6 @@ async fn owner(shared: &Shared, caller: &Caller, asked: &Create) -> Result<Accou
     Ok(account)
 }
 
-fn models(shared: &Shared, names: Option<Vec<String>>) -> Result<Models, Refused> {
-    let Some(names) = names else {
-        return Ok(Models::All);
-    };
-    let mut canonical = BTreeSet::new();
-    for name in names {
-        let model = shared.config.models.find(&name);
-        let model =
-            model.ok_or_else(|| invalid("models", "`models` names a model that does not exist"))?;
-        canonical.insert(model.name.clone());
-    }
-    Ok(Models::Only(canonical))
-}
-
-/// A number or a text of one; both exactly as they are written.
-fn budget(value: &Value) -> Result<Option<governance_context::MicroWtu>, Refused> {
-    let text = match value {
-        Value::Null => return Ok(None),
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => {
-            return Err(invalid("budget_wtu", "`budget_wtu` must be a number"));
-        }
-    };
-    match parse_wtu(&text) {
-        Ok(amount) => Ok(Some(amount)),
-        Err(error) => Err(invalid("budget_wtu", &format!("`budget_wtu`: {error}"))),
-    }
-}
-
-fn expiry(seconds: u64) -> Result<UnixMs, Refused> {
-    const MOST_S: u64 = 10 * 366 * 86_400;
-    if (1..=MOST_S).contains(&seconds) {
-        return Ok(unix_ms().plus(seconds * 1000));
-    }
-    Err(invalid(
-        "expires_in",
-        "`expires_in` must be 1 to 316224000 seconds",
-    ))
-}
-
-fn role(word: &str) -> Result<Role, Refused> {
-    Role::parse(word).ok_or_else(|| invalid("role", "`role` must be member or lead"))
-}
-
-/// An objective of the configuration.
-fn objective(shared: &Shared, name: &str) -> Result<ObjectiveName, Refused> {
-    let all = &shared.config.objectives;
-    if let Some((name, _)) = all.named.get_key_value(name) {
-        return Ok(name.clone());
-    }
-    let what = if all.named.is_empty() {
-        "`objective` must be left out: governance.objectives defines none".to_owned()
-    } else {
-        format!("`objective` must be one of {}", all.list())
-    };
-    Err(invalid("objective", &what))
-}
-
 /// A key passes its objective on to those that are made with it, so that nobody leaves theirs that way.
 fn own_objective(shared: &Shared, caller: &Caller) -> Option<ObjectiveName> {
     let By::Key(public) = caller.by else {
@@ -361,44 +257,6 @@ fn own_objective(shared: &Shared, caller: &Caller) -> Option<ObjectiveName> {
     let ring = shared.ledger.keys();
     ring.get(&public)
         .and_then(|record| record.scope.objective.clone())
-}
-
-fn invalid(param: &'static str, what: &str) -> Refused {
-    Fault::new(Code::InvalidValue)
-        .what(what)
-        .param(param)
-        .into()
-}
-
-/// Reads a body; a field that is not expected is named.
-fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
-    let document = Document::parse(body).map_err(|error| BodyRefusal::from(error).answer())?;
-    // An array would be read as the fields in their order.
-    if !document.root().is_object() {
-        return Err(BodyRefusal::NotAnObject.answer().into());
-    }
-    serde_json::from_slice(body).map_err(|error| {
-        let text = error.to_string();
-        let what = text.split(" at line ").next().unwrap_or_default();
-        let unknown = what.starts_with("unknown field");
-        let named = unknown || what.starts_with("missing field");
-        let field = what.split('`').nth(1).filter(|_| named);
-        let field = field.map(str::to_owned);
-        let code = if unknown {
-            Code::UnknownField
-        } else {
-            Code::InvalidValue
-        };
-        let mut what = what.to_owned();
-        if let Some(first) = what.get_mut(..1) {
-            first.make_ascii_uppercase();
-        }
-        let fault = Fault::new(code).what(what);
-        match field {
-            Some(field) => fault.param(field).into(),
-            None => fault.into(),
-        }
-    })
 }
 
 fn audit(caller: &Caller, action: &'static str, public: PublicPart) {

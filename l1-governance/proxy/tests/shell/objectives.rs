@@ -294,6 +294,51 @@ async fn a_key_outlives_its_objective_and_has_that_of_its_tenant() {
     );
 }
 
+#[tokio::test]
+async fn a_key_made_in_place_of_one_of_the_file_follows_the_file() {
+    let name = |objective: &'static str| {
+        move |config: &mut Value| {
+            objectives(config);
+            let key = &mut config["tenants"][0]["projects"][0]["keys"][0];
+            key["objective"] = json!(objective);
+            key["weight"] = json!(7);
+        }
+    };
+    let rig = Rig::with(stage(), name("interactive")).await;
+    let public = key(1).split('-').nth(1).expect("a public part").to_owned();
+    let path = format!("/admin/v1/keys/{public}/rotate");
+    let next = rig
+        .admin("POST", &path, ADMIN_TOKEN, json!({}))
+        .await
+        .json();
+    let text = next["key"].as_str().expect("the key").to_owned();
+    rig.send(wish(&text)).await;
+    let (context, _) = rig.stage.last_call();
+    assert_eq!((context.band.0, context.weight), (10, 7));
+
+    let rig = rig.restart(name("batch")).await;
+    let answered = rig.send(wish(&text)).await;
+    assert_eq!(answered.status, 200, "{}", answered.text());
+    let (context, _) = rig.stage.last_call();
+    assert_eq!((context.band.0, context.weight), (-1, 7));
+    let path = format!(
+        "/admin/v1/keys/{}",
+        next["public"].as_str().expect("a name")
+    );
+    let shown = rig
+        .admin("GET", &path, ADMIN_TOKEN, json!(null))
+        .await
+        .json();
+    assert_eq!(shown["objective"], "batch");
+
+    let version = shown["version"].clone();
+    let body = json!({"version": version, "objective": "interactive"});
+    let changed = rig.admin("PATCH", &path, ADMIN_TOKEN, body).await;
+    assert_eq!(changed.status, 200, "{}", changed.text());
+    rig.send(wish(&text)).await;
+    assert_eq!(rig.stage.last_call().0.band.0, 10, "until the next start");
+}
+
 /// What a level of the configuration may say: an objective, fields, both or nothing.
 fn level(with_name: bool) -> impl Strategy<Value = Map<String, Value>> {
     let number = |low: i64, high: i64| proptest::option::of(low..=high);
