@@ -15,6 +15,7 @@ mod listener;
 mod load;
 mod random;
 mod ready;
+mod reload;
 mod schedule;
 mod shutdown;
 mod simulate;

@@ -12,11 +12,13 @@ use crate::config::{self, File};
 use crate::listener;
 use crate::random;
 use crate::ready::Ready;
+use crate::reload::Reload;
 use crate::shutdown::Shutdown;
 
 pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     let shutdown = Shutdown::listen()?;
     let file = File::read(&options.config)?;
+    let reload = Reload::listen(&options.config, file.clone())?;
     let (listen, admin_listen, keys) = (file.listen, file.admin_listen, file.context_keys.clone());
     let config = scheduler_proxy::config::Config::check(file.scheduling)?;
     let pool = config.pool.clone();
@@ -69,6 +71,10 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
         stop_admin.clone(),
         Duration::from_secs(1),
     ));
+    tasks.spawn(
+        stop.clone()
+            .run_until_cancelled_owned(reload.follow(scheduler.clone())),
+    );
     let serving = scheduler.clone();
     tasks.spawn(listener::serve(
         listener,

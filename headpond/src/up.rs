@@ -24,6 +24,7 @@ use crate::in_process::InProcess;
 use crate::listener;
 use crate::random;
 use crate::ready::{Ready, ReadyTenant};
+use crate::reload::Reload;
 use crate::shutdown::Shutdown;
 
 mod banner;
@@ -48,6 +49,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         listen,
         admin_listen,
         engines,
+        reload,
     } = settle(&options, &data).await?;
     let listener = listener::bind(
         config::address(options.listen, listen, "127.0.0.1:8080"),
@@ -86,6 +88,13 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
             None => banner::Keys::Made,
         },
     );
+    if let Some(reload) = reload {
+        tasks.spawn(
+            stop_admin
+                .clone()
+                .run_until_cancelled_owned(reload.follow(stack.scheduler.clone())),
+        );
+    }
     let limit = Duration::from_secs(options.drain_timeout);
     governance_proxy::serve(
         listener,
@@ -146,12 +155,18 @@ struct Settled {
     listen: Option<SocketAddr>,
     admin_listen: Option<SocketAddr>,
     engines: Vec<SimEngine>,
+    /// Where there is a file to follow.
+    reload: Option<Reload>,
 }
 
 async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     let file = match &options.config {
         Some(path) => Some(File::read(path)?),
         None => None,
+    };
+    let reload = match (&options.config, &file) {
+        (Some(path), Some(file)) => Some(Reload::listen(path, file.clone())?),
+        _ => None,
     };
     let named = match &file {
         Some(file) => !Scheduling::check(file.scheduling.clone())?
@@ -204,6 +219,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         listen,
         admin_listen,
         engines,
+        reload,
     })
 }
 

@@ -349,7 +349,7 @@ async fn a_key_names_an_objective_and_its_requests_are_explained_with_it() {
 #[test]
 fn help_teaches_every_command() {
     for command in [
-        "up", "govern", "schedule", "engine", "load", "key", "ledger", "why", "config",
+        "up", "govern", "schedule", "engine", "load", "key", "ledger", "top", "why", "config",
     ] {
         let output = run(headpond().args([command, "--help"]));
         assert!(output.status.success(), "{command}");

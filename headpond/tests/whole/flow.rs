@@ -3,7 +3,7 @@
 use http::Method;
 
 use crate::process::{Running, headpond, run};
-use crate::site::{Site, at_rest, chat, plain, record};
+use crate::site::{Site, at_rest, chat, metrics, plain, record};
 use crate::wire::{self, Open};
 
 /// One place, and whoever waits for it is told soon; a wait of two seconds is too long.
@@ -106,4 +106,69 @@ async fn top_shows_one_frame_of_a_pool_at_work() {
     drop(open);
     let refused = run(headpond().args(["top", "--once", "--admin-url", running.url()]));
     assert_eq!(refused.status.code(), Some(1), "that is no admin listener");
+}
+
+/// What the log says next of the configuration file, after so many words of it.
+async fn heard(running: &Running, before: usize) -> String {
+    wire::until("a word about the file", async || {
+        let log = running.log();
+        let words = log
+            .lines()
+            .filter(|line| line.contains("configuration file"));
+        words.skip(before).next().map(str::to_owned)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn at_sighup_flow_control_follows_the_file_and_a_wrong_file_changes_nothing() {
+    let site = Site::with(&[("acme", ROOMY)], "", TIGHT);
+    let running = site.up(&PACE);
+    let key = site.key("acme");
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    let mut open = ask(&running, "/v1/chat/completions", &key, &[]).await;
+    assert!(open.piece().await.is_some());
+    let refused = async || {
+        let refused = ask(&running, "/v1/chat/completions", &key, &[]).await;
+        refused.header("x-headpond-reason").to_owned()
+    };
+    assert_eq!(refused().await, "queue_expired");
+    let full = written.replace("room: 1,", "room: 1, bands: [{ band: 0, requests: 0 }],");
+    for (number, (text, told, reason)) in [
+        (full.clone(), "flow control follows", "queue_full"),
+        (full.clone(), "says what it said before", "queue_full"),
+        (
+            written.replace("room: 1,", "room: 1, fairness: none,"),
+            "scheduling.fairness",
+            "queue_full",
+        ),
+        (
+            written.replace("room: 1,", "room: 2,"),
+            "scheduling.room has changed",
+            "queue_full",
+        ),
+        ("scheduling: [".to_owned(), "refused", "queue_full"),
+        (written.clone(), "flow control follows", "queue_expired"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        site.write("headpond.yaml", &text);
+        running.signal("HUP");
+        let line = heard(&running, number).await;
+        assert!(
+            line.contains(told) && line.contains("\"hash\":\""),
+            "{line}"
+        );
+        assert_eq!(refused().await, reason, "{line}");
+    }
+    let page = metrics(&running).await;
+    let reloads = |result: &str| format!("config_reloads_total{{result=\"{result}\"}}");
+    for (result, count) in [("applied", 2), ("unchanged", 1), ("refused", 3)] {
+        let line = format!("{} {count}\n", reloads(result));
+        assert!(page.contains(&line), "{line}");
+    }
+    drop(open);
+    at_rest(&running).await;
+    assert!(running.stop().success());
 }

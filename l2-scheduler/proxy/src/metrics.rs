@@ -43,6 +43,11 @@ struct ReasonLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EndpointLabel {
     endpoint: Arc<str>,
 }
@@ -67,6 +72,7 @@ pub(crate) struct Metrics {
     requests: Family<OutcomeLabel, Counter>,
     retries: Family<CauseLabel, Counter>,
     context_refusals: Family<ReasonLabel, Counter>,
+    reloads: Family<ResultLabel, Counter>,
     saturation: Family<CauseLabel, FloatGauge>,
     queue_length: Gauge,
     queue_bytes: Gauge,
@@ -99,6 +105,7 @@ impl Metrics {
         let requests = Family::default();
         let retries = Family::default();
         let context_refusals = Family::default();
+        let reloads = Family::default();
         let saturation = Family::default();
         let (queue_length, queue_bytes, in_flight) =
             (Gauge::default(), Gauge::default(), Gauge::default());
@@ -113,6 +120,11 @@ impl Metrics {
             "context_refusals",
             "Contexts not accepted, by reason",
             context_refusals.clone(),
+        );
+        registry.register(
+            "config_reloads",
+            "Configurations read again, by result",
+            reloads.clone(),
         );
         registry.register(
             "saturation",
@@ -142,6 +154,7 @@ impl Metrics {
             requests,
             retries,
             context_refusals,
+            reloads,
             saturation,
             queue_length,
             queue_bytes,
@@ -158,6 +171,10 @@ impl Metrics {
 
     pub(crate) fn retry(&self, cause: &'static str) {
         self.retries.get_or_create(&CauseLabel { cause }).inc();
+    }
+
+    pub(crate) fn reloaded(&self, result: &'static str) {
+        self.reloads.get_or_create(&ResultLabel { result }).inc();
     }
 
     pub(crate) fn context_refused(&self, reason: &'static str) {

@@ -10,6 +10,7 @@ use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use hyper::body::Incoming;
 use inference_wire::route::{Route, route};
+use scheduler_core::flow::FlowConfig;
 use scheduler_core::{
     EndpointId, EndpointSpec, EndpointState, Input, Pool, PoolConfig, PoolSnapshot,
 };
@@ -132,6 +133,16 @@ impl SchedulerProxy {
     /// Takes the keys that contexts over HTTP are checked with; replaces those before. Without any, no token is valid.
     pub fn set_verifier(&self, verifier: Verifier) {
         self.0.trust.set_verifier(verifier);
+    }
+
+    /// Other settings of flow control from here on; what waits keeps its place and its time to live.
+    pub fn reconfigure(&self, flow: FlowConfig) {
+        self.0.dispatcher.feed(Input::Reconfigure(Box::new(flow)));
+    }
+
+    /// A configuration was read again: whether it was `applied`, `unchanged` or `refused`.
+    pub fn note_reload(&self, result: &'static str) {
+        self.0.metrics.reloaded(result);
     }
 
     /// Begins to exchange load with the other schedulers of the configuration. Only the first key counts.

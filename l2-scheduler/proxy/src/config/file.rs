@@ -177,6 +177,28 @@ impl File {
         }
     }
 
+    /// The section with defaults for all that can change while the scheduler runs: the settings of flow control.
+    #[must_use]
+    pub fn without_flow(&self) -> Self {
+        let Self {
+            fairness,
+            wtu,
+            quota,
+            bands,
+            other_bands,
+            ..
+        } = Self::default();
+        Self {
+            queue: self.queue.without_flow(),
+            fairness,
+            wtu,
+            quota,
+            bands,
+            other_bands,
+            ..self.clone()
+        }
+    }
+
     pub(super) fn check(self) -> Result<Config, ConfigError> {
         Ok(Config {
             pool: self

@@ -157,6 +157,15 @@ impl Default for WtuFile {
 }
 
 impl QueueFile {
+    /// Only what is no part of flow control.
+    pub(super) fn without_flow(&self) -> Self {
+        Self {
+            comments_after_ms: self.comments_after_ms,
+            comments_every_ms: self.comments_every_ms,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn comments(&self) -> Result<Comments, ConfigError> {
         let (after, every) = ("queue.comments_after_ms", "queue.comments_every_ms");
         Ok(Comments {

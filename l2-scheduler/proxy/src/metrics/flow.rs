@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use scheduler_core::{BandSnapshot, PoolSnapshot, Turn};
 
-use super::{FloatGauge, SECONDS, gauge};
+use super::{FloatGauge, ResultLabel, SECONDS, gauge};
 
 /// Bands with a label of their own; later ones share `other`.
 const BAND_LABELS: usize = 16;
@@ -34,11 +34,6 @@ struct BandOutcomeLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FlowLabel {
     flow: Arc<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
 }
 
 /// Names seen so far, up to a number.
