@@ -21,7 +21,7 @@ pub(crate) const MISS_S: f64 = 3.0;
 /// Backlog left in an engine, as a share of the prefill of one full step.
 pub(crate) const GATE: f64 = 0.5;
 /// The same for bands below the highest.
-pub(crate) const LOWER_GATE: f64 = 0.25;
+pub(crate) const LOWER_GATE: f64 = 0.1;
 /// Requests planned at once, per model.
 pub(crate) const AHEAD: usize = 32;
 /// What a predicted prefill may take longer: a factor, and seconds.

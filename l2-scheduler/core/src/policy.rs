@@ -152,11 +152,7 @@ impl Policy {
             Self::Random => random(rows, setting.rng, scores),
             Self::P2c => power_of_two(rows, setting.rng, scores),
             Self::TokenAware => token_aware(rows, setting.prefill_rate, scores),
-            Self::Lmetric => {
-                scores.extend(rows.iter().map(|row| {
-                    (row.pending + f64::from(row.uncached)) * f64::from(row.in_flight + 1)
-                }))
-            }
+            Self::Lmetric => scores.extend(rows.iter().map(lmetric)),
         }
     }
 
@@ -172,9 +168,14 @@ impl Policy {
         }
     }
 
+    /// Whether requests wait for the endpoint that suits them best; otherwise they go to the best that has room.
+    pub(crate) fn plans(self) -> bool {
+        self == Self::Planned
+    }
+
     /// Price of duplicate work in units of utilisation over what is left of it.
     pub(crate) fn kappa_factor(self) -> f64 {
-        if self == Self::Planned { 2.0 } else { 1.0 }
+        if self.plans() { 2.0 } else { 1.0 }
     }
 }
 
@@ -208,6 +209,10 @@ fn random(rows: &[Row], rng: &mut Rng, scores: &mut Vec<f64>) {
         rows.iter()
             .map(|row| -(1.0 - rng.unit()).ln() / f64::from(row.weight)),
     );
+}
+
+fn lmetric(row: &Row) -> f64 {
+    (row.pending + f64::from(row.uncached)) * f64::from(row.in_flight + 1)
 }
 
 /// Who was not drawn comes after both who were.

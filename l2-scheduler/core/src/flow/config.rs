@@ -161,7 +161,7 @@ pub enum Aging {
 /// How exactly flows of a band share while there is not enough for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FairOrder {
-    /// Earliest deadline first among flows that are within about a second of work of each other.
+    /// Earliest deadline first among flows that are within a moment of the pool's work of each other.
     #[default]
     Lag,
     /// By start tags alone: a victim is protected best, at some cost in deadlines met.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use governance_context::Band;
 use rustc_hash::FxHashMap;
 
-pub(crate) use flows::{Charge, Flow, Lane};
+pub(crate) use flows::{Charge, Flow, Tier};
 pub(crate) use order::Pick;
 
 use super::config::FlowConfig;
@@ -77,8 +77,8 @@ pub(crate) struct Arrival {
     pub(crate) cost: u64,
 }
 
-/// A quantum holds at least so many mean requests.
-const QUANTUM_REQUESTS: f64 = 16.0;
+/// A quantum is the work of so many seconds, and holds at least so many mean requests.
+const QUANTUM: (f64, f64) = (0.25, 4.0);
 const MEAN_STEP: f64 = 0.02;
 /// A mean prompt with a mean answer, until there are any.
 const FIRST_COST: f64 = 2.0e9;
@@ -91,7 +91,7 @@ pub(crate) struct Queue {
     vacant: Vec<u32>,
     by_key: FxHashMap<RequestKey, Place>,
     /// By priority, highest first.
-    lanes: Vec<Lane>,
+    tiers: Vec<Tier>,
     flows: flows::Flows,
     lines: flows::Lines,
     len: usize,
@@ -109,7 +109,7 @@ impl Queue {
             slots: Vec::new(),
             vacant: Vec::new(),
             by_key: FxHashMap::default(),
-            lanes: Vec::new(),
+            tiers: Vec::new(),
             flows: flows::Flows::default(),
             lines: flows::Lines::default(),
             len: 0,
@@ -235,8 +235,8 @@ impl Queue {
         };
         let old = std::mem::replace(&mut waiting.cost, cost);
         let band = waiting.band;
-        let lane = self.lane_mut(band);
-        lane.cost = lane.cost - old + cost;
+        let tier = self.tier_mut(band);
+        tier.cost = tier.cost - old + cost;
     }
 
     /// A request is wanted by another time.
@@ -265,13 +265,13 @@ impl Queue {
     /// The limit that is exceeded because `place` waits, if one is.
     pub(crate) fn over_limit(&self, config: &FlowConfig, place: Place) -> Option<Scope> {
         let waiting = self.get(place)?;
-        let (flow, lane) = (self.flow_of(waiting.line), self.lane(waiting.band)?);
+        let (flow, tier) = (self.flow_of(waiting.line), self.tier(waiting.band)?);
         let band = config.band(waiting.band).limits;
         let pool = config.pool_limits;
         let flow_limits = config.flow_limits;
         if flow.len > flow_limits.requests || flow.bytes > flow_limits.bytes {
             Some(Scope::Flow)
-        } else if lane.len > band.requests || lane.bytes > band.bytes {
+        } else if tier.len > band.requests || tier.bytes > band.bytes {
             Some(Scope::Band)
         } else if self.len > pool.requests || self.bytes > pool.bytes {
             Some(Scope::Pool)
@@ -297,27 +297,27 @@ impl Queue {
         flow.meter
             .admits(now, quota, cost)
             .map_err(|over| (Scope::Flow, over))?;
-        let lane = self.lane_mut(band);
-        lane.meter
+        let tier = self.tier_mut(band);
+        tier.meter
             .admits(now, &config.band(band).quota, cost)
             .map_err(|over| (Scope::Band, over))
     }
 
     /// Requests for `model` that wait in `band` and above.
     pub(crate) fn ahead(&self, band: Band, model: ModelKey) -> usize {
-        self.lanes
+        self.tiers
             .iter()
-            .take_while(|lane| lane.band >= band)
-            .map(|lane| lane.waiting_for(model))
+            .take_while(|tier| tier.band >= band)
+            .map(|tier| tier.waiting_for(model))
             .sum()
     }
 
     /// Work that waits in `band` and above.
     pub(crate) fn backlog(&self, band: Band) -> u64 {
-        self.lanes
+        self.tiers
             .iter()
-            .take_while(|lane| lane.band >= band)
-            .map(|lane| lane.cost)
+            .take_while(|tier| tier.band >= band)
+            .map(|tier| tier.cost)
             .sum()
     }
 
@@ -333,8 +333,8 @@ impl Queue {
     }
 
     pub(crate) fn is_overloaded(&self, band: Band) -> bool {
-        self.lane(band)
-            .is_some_and(|lane| lane.time.is_overloaded())
+        self.tier(band)
+            .is_some_and(|tier| tier.time.is_overloaded())
     }
 
     /// Settings changed: bands that are named from now on live on, flows are ranked as the new order says, and nobody is
@@ -345,64 +345,63 @@ impl Queue {
         for flow in parked {
             self.unpark(now, flow);
         }
-        let bands: Vec<Band> = self.lanes.iter().map(|lane| lane.band).collect();
+        let bands: Vec<Band> = self.tiers.iter().map(|tier| tier.band).collect();
         for band in bands {
             self.unpark_band(band);
             self.rank_anew(band);
         }
     }
 
-    /// What one quantum of the fair order is: a second of the pool's work, at least a few requests, per unit of weight.
+    /// What one quantum of the fair order is: a moment of the pool's work, at least a few requests, per unit of weight.
     fn quantum(&mut self, now: Timestamp) -> u64 {
-        let work = self
-            .rate(now)
-            .max(QUANTUM_REQUESTS * self.mean_cost)
+        let work = (QUANTUM.0 * self.rate(now))
+            .max(QUANTUM.1 * self.mean_cost)
             .max(1.0);
         (work / self.mean_weight.max(1.0)) as u64
     }
 
     /// A request of `band` can no longer be served in time.
     pub(crate) fn doomed(&mut self, now: Timestamp, band: Band) {
-        if self.lane_mut(band).time.doomed(now) {
+        if self.tier_mut(band).time.doomed(now) {
             self.forgive(now, band);
         }
     }
 
     /// The newest request of the lowest band that is below both 0 and `band`.
     pub(crate) fn displaceable(&self, band: Band) -> Option<Place> {
-        self.lanes
+        self.tiers
             .iter()
             .rev()
-            .take_while(|lane| lane.band < band && lane.band.0 < 0)
-            .find_map(|lane| lane.newest.last().copied())
+            .take_while(|tier| tier.band < band && tier.band.0 < 0)
+            .find_map(|tier| tier.newest.last().copied())
     }
 
     /// The highest band that something waits or runs in, or that is configured.
     pub(crate) fn top_band(&self, config: &FlowConfig) -> Option<Band> {
         let active = self
-            .lanes
+            .tiers
             .iter()
-            .find(|lane| lane.is_active())
-            .map(|lane| lane.band);
+            .find(|tier| tier.is_active())
+            .map(|tier| tier.band);
         active.max(config.bands.keys().next_back().copied())
     }
 
     /// Whether something waits or runs in a band above `band`.
     pub(crate) fn has_higher(&self, band: Band) -> bool {
-        self.lanes
+        self.tiers
             .iter()
-            .take_while(|lane| lane.band > band)
-            .any(Lane::is_active)
+            .take_while(|tier| tier.band > band)
+            .any(Tier::is_active)
     }
 
     /// The next higher band a request of `band` can be raised to: never the highest.
     pub(crate) fn band_above(&self, config: &FlowConfig, band: Band) -> Option<Band> {
         let top = self.top_band(config)?;
         let known = self
-            .lanes
+            .tiers
             .iter()
-            .filter(|lane| lane.is_active())
-            .map(|lane| lane.band);
+            .filter(|tier| tier.is_active())
+            .map(|tier| tier.band);
         known
             .chain(config.bands.keys().copied())
             .filter(|other| *other > band && *other < top)
@@ -410,7 +409,7 @@ impl Queue {
     }
 
     fn note_wait(&mut self, now: Timestamp, band: Band, waited: Duration, budget: Duration) {
-        if self.lane_mut(band).codel.dispatched(now, waited, budget) {
+        if self.tier_mut(band).codel.dispatched(now, waited, budget) {
             self.rank_anew(band);
         }
     }

@@ -13,7 +13,7 @@ use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
 use crate::plan::{Proposal, Spot};
 use crate::policy::{Choice, ranking};
-use crate::{BookingId, Policy, Timestamp};
+use crate::{BookingId, Timestamp};
 
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
 pub(super) const FIRST_MEAN_UNCACHED: f64 = 1000.0;
@@ -213,7 +213,7 @@ impl Pool {
             .holder
             .expect("an endpoint that is up has a cache");
         self.residency.insert(holder, &waiting.request.blocks);
-        if self.config.policy == Policy::Planned || scratch.picks.len() > 1 {
+        if self.config.policy.plans() || scratch.picks.len() > 1 {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
         let endpoint = self.endpoints[index].id;

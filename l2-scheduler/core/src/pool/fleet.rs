@@ -13,7 +13,7 @@ use super::{Class, Pool};
 use crate::cost::{Calibration, StepModel};
 use crate::endpoint::view::View;
 use crate::endpoint::{Endpoint, ModelKey, Presence};
-use crate::flow::queue::{Flow, Lane};
+use crate::flow::queue::{Flow, Tier};
 use crate::{EndpointId, EndpointSpec, Observation, Timestamp};
 
 /// Flows a snapshot shows.
@@ -30,7 +30,7 @@ impl Pool {
                 .collect(),
             queue_length: self.queue.len(),
             queue_bytes: self.queue.bytes(),
-            bands: self.queue.lanes().iter().map(band_snapshot).collect(),
+            bands: self.queue.tiers().iter().map(band_snapshot).collect(),
             flows: self.flow_snapshots(),
             active_flows: self.queue.flows().count(),
             peers: self.peers.count(),
@@ -323,16 +323,16 @@ impl Pool {
     }
 }
 
-fn band_snapshot(lane: &Lane) -> BandSnapshot {
+fn band_snapshot(tier: &Tier) -> BandSnapshot {
     BandSnapshot {
-        band: lane.band.0,
-        waiting: lane.len,
-        waiting_bytes: lane.bytes,
-        waiting_wtu: lane.cost as f64 / 1e6,
-        running: lane.running,
-        running_wtu: lane.meter.in_flight() as f64 / 1e6,
-        overloaded: lane.time.is_overloaded(),
-        newest_first: lane.codel.newest_first(),
-        over_quota: lane.parked,
+        band: tier.band.0,
+        waiting: tier.len,
+        waiting_bytes: tier.bytes,
+        waiting_wtu: tier.cost as f64 / 1e6,
+        running: tier.running,
+        running_wtu: tier.meter.in_flight() as f64 / 1e6,
+        overloaded: tier.time.is_overloaded(),
+        newest_first: tier.codel.newest_first(),
+        over_quota: tier.parked,
     }
 }

@@ -12,7 +12,7 @@ use crate::flow::queue::{Pick, Place};
 use crate::flow::quota::Over;
 use crate::flow::{BandConfig, OverQuota};
 use crate::plan::{self, AHEAD, Ask, GATE, HOLD, LOWER_GATE, PASSED_AT_MOST, Proposal, Spot};
-use crate::policy::{Policy, Row};
+use crate::policy::Row;
 use crate::request::{EmptiedBy, Request, Scope};
 use crate::residency::hash_bytes;
 use crate::{RefusalKind, Timestamp};
@@ -106,10 +106,8 @@ impl Pool {
 
     /// Looks once at the first of the line. True when somebody left and there are others to look at.
     fn round(&mut self, now: Timestamp, scratch: &mut Scratch) -> bool {
-        let ahead = match self.config.policy {
-            Policy::Planned => AHEAD,
-            _ => LOOK_AHEAD,
-        };
+        let plans = self.config.policy.plans();
+        let ahead = if plans { AHEAD } else { LOOK_AHEAD };
         self.queue
             .order(now, &self.config.flow, ahead, &mut scratch.picks);
         self.survey(now, scratch);
@@ -122,9 +120,10 @@ impl Pool {
             if self.queue.get(pick.place).is_none() {
                 continue;
             }
-            let step = match self.config.policy {
-                Policy::Planned => self.consider(now, pick, scratch),
-                _ => self.bind(now, pick, scratch),
+            let step = if plans {
+                self.consider(now, pick, scratch)
+            } else {
+                self.bind(now, pick, scratch)
             };
             match step {
                 Step::Moved => has_moved = true,
@@ -372,7 +371,7 @@ impl Pool {
                     || best.prefill_s - ask.tpot_s * spot.model.steps(f64::from(ask.prompt))
                         <= most.as_secs_f64()
             })
-            && (pick.by_share || self.is_let_through(now, pick.place, band, scratch.saturation))
+            && (pick.by_share || Self::is_let_through(now, pick.place, band, scratch.saturation))
     }
 
     fn has_streams_left(&self, band: Band, config: &BandConfig, index: u32) -> bool {
@@ -383,13 +382,7 @@ impl Pool {
     }
 
     /// Above the ceiling of its band, a part of the requests may go: the same part for a second, then others.
-    fn is_let_through(
-        &self,
-        now: Timestamp,
-        place: Place,
-        band: &BandConfig,
-        saturation: f64,
-    ) -> bool {
+    fn is_let_through(now: Timestamp, place: Place, band: &BandConfig, saturation: f64) -> bool {
         if saturation < band.ceiling || band.ceiling >= 1.0 {
             return true;
         }

@@ -36,7 +36,7 @@ impl Charge {
 
 /// One band.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct Tier {
     pub(crate) band: Band,
     /// Lives on while nothing of it is here.
     is_configured: bool,
@@ -120,7 +120,7 @@ pub(super) struct Lines {
     vacant: Vec<u32>,
 }
 
-impl Lane {
+impl Tier {
     fn new(band: Band, config: &FlowConfig) -> Self {
         Self {
             band,
@@ -179,24 +179,24 @@ impl Flows {
 const LIVES: &str = "a flow lives while anything of it waits, runs or owes";
 
 impl Queue {
-    pub(super) fn lane(&self, band: Band) -> Option<&Lane> {
+    pub(super) fn tier(&self, band: Band) -> Option<&Tier> {
         let at = self
-            .lanes
-            .binary_search_by(|lane| band.cmp(&lane.band))
+            .tiers
+            .binary_search_by(|tier| band.cmp(&tier.band))
             .ok()?;
-        Some(&self.lanes[at])
+        Some(&self.tiers[at])
     }
 
-    pub(super) fn lane_mut(&mut self, band: Band) -> &mut Lane {
+    pub(super) fn tier_mut(&mut self, band: Band) -> &mut Tier {
         let at = self
-            .lanes
-            .binary_search_by(|lane| band.cmp(&lane.band))
+            .tiers
+            .binary_search_by(|tier| band.cmp(&tier.band))
             .expect("a band lives while any flow of it does");
-        &mut self.lanes[at]
+        &mut self.tiers[at]
     }
 
-    pub(crate) fn lanes(&self) -> &[Lane] {
-        &self.lanes
+    pub(crate) fn tiers(&self) -> &[Tier] {
+        &self.tiers
     }
 
     pub(super) fn flow_of(&self, line: u32) -> &Flow {
@@ -226,27 +226,30 @@ impl Queue {
         waiting: &Waiting,
     ) -> u32 {
         let band = waiting.band;
-        let flow = self.flow_for(config, band, &waiting.request.fairness);
-        self.advance(now, band);
-        let lane = self
-            .lanes
-            .iter_mut()
-            .find(|lane| lane.band == band)
-            .expect("the flow's band was just made");
-        lane.len += 1;
-        lane.bytes += waiting.request.bytes;
-        lane.cost += waiting.cost;
-        if band.0 < 0 {
-            lane.newest.insert(place);
+        // Before the flow is looked up: a flow that only had a debt may be forgotten here.
+        if self.tier(band).is_some() {
+            self.advance(now, band);
         }
-        let heads = lane.models.entry(waiting.model).or_default();
+        let flow = self.flow_for(config, band, &waiting.request.fairness);
+        let tier = self
+            .tiers
+            .iter_mut()
+            .find(|tier| tier.band == band)
+            .expect("a flow keeps its band alive");
+        tier.len += 1;
+        tier.bytes += waiting.request.bytes;
+        tier.cost += waiting.cost;
+        if band.0 < 0 {
+            tier.newest.insert(place);
+        }
+        let heads = tier.models.entry(waiting.model).or_default();
         heads.waiting += 1;
         let entry = self.flows.get_mut(flow);
         if entry.len == 0 && !entry.parked {
-            lane.debtors.remove(&(entry.tag, flow));
+            tier.debtors.remove(&(entry.tag, flow));
             // Who was away comes back without credit, and without a debt that others have paid by now.
-            entry.tag = entry.tag.max(lane.time.now);
-            lane.by_tag.insert((entry.tag, flow));
+            entry.tag = entry.tag.max(tier.time.now);
+            tier.by_tag.insert((entry.tag, flow));
         }
         entry.len += 1;
         entry.bytes += waiting.request.bytes;
@@ -272,19 +275,19 @@ impl Queue {
         entry.len -= 1;
         entry.bytes -= waiting.request.bytes;
         let (is_empty, tag) = (entry.len == 0, entry.tag);
-        let lane = self.lane_mut(band);
-        lane.len -= 1;
-        lane.bytes -= waiting.request.bytes;
-        lane.cost -= waiting.cost;
-        lane.newest.remove(&place);
+        let tier = self.tier_mut(band);
+        tier.len -= 1;
+        tier.bytes -= waiting.request.bytes;
+        tier.cost -= waiting.cost;
+        tier.newest.remove(&place);
         if is_empty {
-            lane.by_tag.remove(&(tag, flow));
+            tier.by_tag.remove(&(tag, flow));
         }
-        if let Some(heads) = lane.models.get_mut(&waiting.model) {
+        if let Some(heads) = tier.models.get_mut(&waiting.model) {
             heads.waiting -= 1;
             heads.retries.remove(&place);
         }
-        let is_band_empty = lane.len == 0;
+        let is_band_empty = tier.len == 0;
         let entry = self.lines.get_mut(line);
         entry.waiting -= 1;
         entry.by_deadline.remove(&(waiting.deadline, place));
@@ -292,10 +295,10 @@ impl Queue {
         self.rank(line, place.seq, None);
         self.close_line(band, flow, line, waiting.model);
         if is_band_empty {
-            let lane = self.lane_mut(band);
-            lane.share.forget();
+            let tier = self.tier_mut(band);
+            tier.share.forget();
             // With nothing waiting there is nothing to rank.
-            lane.codel.emptied();
+            tier.codel.emptied();
         }
         if is_empty {
             self.close_flow(now, flow);
@@ -318,16 +321,16 @@ impl Queue {
         let band = entry.band;
         let tag = entry.tag.saturating_add(cost / u64::from(weight));
         self.set_tag(flow, tag);
-        for lane in &mut self.lanes {
-            if lane.len > 0 {
-                lane.share
-                    .earn(cost, config.band(lane.band).starvation.share());
+        for tier in &mut self.tiers {
+            if tier.len > 0 {
+                tier.share
+                    .earn(cost, config.band(tier.band).starvation.share());
             }
         }
-        let lane = self.lane_mut(band);
-        lane.running += 1;
-        lane.meter.start(now, &config.band(band).quota, cost);
-        lane.share.spend(cost);
+        let tier = self.tier_mut(band);
+        tier.running += 1;
+        tier.meter.start(now, &config.band(band).quota, cost);
+        tier.share.spend(cost);
         Charge {
             flow,
             weight,
@@ -337,6 +340,10 @@ impl Queue {
     }
 
     /// What was charged is over and cost `actual`.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "a charge that could be kept could be given back twice"
+    )]
     pub(crate) fn settle(&mut self, now: Timestamp, charge: Charge, actual: u64) {
         let Charge {
             flow,
@@ -351,12 +358,12 @@ impl Queue {
         let tag = (entry.tag + actual / weight).saturating_sub(cost / weight);
         let (band, is_parked) = (entry.band, entry.parked);
         self.set_tag(flow, tag);
-        let lane = self.lane_mut(band);
-        lane.running -= 1;
-        lane.parked = false;
-        lane.meter.end(cost, actual);
+        let tier = self.tier_mut(band);
+        tier.running -= 1;
+        tier.parked = false;
+        tier.meter.end(cost, actual);
         if actual > 0 {
-            lane.codel.served(now.seconds_since(started));
+            tier.codel.served(now.seconds_since(started));
         }
         if is_parked {
             self.unpark(now, flow);
@@ -370,7 +377,7 @@ impl Queue {
         let (line, band) = (waiting.line, waiting.band);
         match scope {
             Scope::Band | Scope::Pool => {
-                self.lane_mut(band).parked = true;
+                self.tier_mut(band).parked = true;
                 None
             }
             Scope::Flow => {
@@ -378,7 +385,7 @@ impl Queue {
                 let entry = self.flows.get_mut(flow);
                 entry.parked = true;
                 let (tag, lines) = (entry.tag, entry.lines.clone());
-                self.lane_mut(band).by_tag.remove(&(tag, flow));
+                self.tier_mut(band).by_tag.remove(&(tag, flow));
                 for line in lines {
                     self.set_head(line, None);
                 }
@@ -388,8 +395,8 @@ impl Queue {
     }
 
     pub(crate) fn unpark_band(&mut self, band: Band) {
-        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.band == band) {
-            lane.parked = false;
+        if let Some(tier) = self.tiers.iter_mut().find(|tier| tier.band == band) {
+            tier.parked = false;
         }
     }
 
@@ -411,11 +418,11 @@ impl Queue {
             return;
         }
         self.advance(now, band);
-        let at = self.lane_mut(band).time.now;
+        let at = self.tier_mut(band).time.now;
         let entry = self.flows.get_mut(flow);
         entry.tag = entry.tag.max(at);
         let tag = entry.tag;
-        self.lane_mut(band).by_tag.insert((tag, flow));
+        self.tier_mut(band).by_tag.insert((tag, flow));
         for line in lines {
             self.rank_line(line);
         }
@@ -429,23 +436,23 @@ impl Queue {
     }
 
     pub(super) fn adopt(&mut self, config: &FlowConfig) {
-        for lane in &mut self.lanes {
-            lane.is_configured = config.bands.contains_key(&lane.band);
-            lane.time.order(config.order == FairOrder::Strict);
+        for tier in &mut self.tiers {
+            tier.is_configured = config.bands.contains_key(&tier.band);
+            tier.time.order(config.order == FairOrder::Strict);
         }
-        self.lanes
-            .retain(|lane| lane.flows > 0 || lane.is_configured);
+        self.tiers
+            .retain(|tier| tier.flows > 0 || tier.is_configured);
     }
 
     /// On entering overload nobody has had more than anybody else.
     pub(super) fn forgive(&mut self, now: Timestamp, band: Band) {
-        let lane = self.lane_mut(band);
-        let time = lane.time.now;
-        let queued = std::mem::take(&mut lane.by_tag);
-        let debtors = std::mem::take(&mut lane.debtors);
+        let tier = self.tier_mut(band);
+        let time = tier.time.now;
+        let queued = std::mem::take(&mut tier.by_tag);
+        let debtors = std::mem::take(&mut tier.debtors);
         for (_, flow) in queued {
             self.flows.get_mut(flow).tag = time;
-            self.lane_mut(band).by_tag.insert((time, flow));
+            self.tier_mut(band).by_tag.insert((time, flow));
         }
         for flow in self.flows.all.iter_mut().flatten() {
             if flow.band == band {
@@ -461,16 +468,16 @@ impl Queue {
     /// Moves the virtual time of a band on, and forgets flows whose debt others have paid by now.
     pub(super) fn advance(&mut self, now: Timestamp, band: Band) {
         let quantum = self.quantum(now);
-        let lane = self.lane_mut(band);
-        let least = lane.by_tag.first().map(|(tag, _)| *tag);
-        let changed = lane.time.advance(now, least, quantum);
-        while let Some((tag, flow)) = self.lane_mut(band).debtors.first().copied() {
-            let lane = self.lane(band).expect("just used");
-            let is_paid = tag <= lane.time.now && self.flows.get(flow).meter.is_full(now);
-            if !is_paid && lane.debtors.len() <= DEBTORS {
+        let tier = self.tier_mut(band);
+        let least = tier.by_tag.first().map(|(tag, _)| *tag);
+        let changed = tier.time.advance(now, least, quantum);
+        while let Some((tag, flow)) = self.tier_mut(band).debtors.first().copied() {
+            let tier = self.tier(band).expect("just used");
+            let is_paid = tag <= tier.time.now && self.flows.get(flow).meter.is_full(now);
+            if !is_paid && tier.debtors.len() <= DEBTORS {
                 break;
             }
-            self.lane_mut(band).debtors.pop_first();
+            self.tier_mut(band).debtors.pop_first();
             self.forget_flow(flow);
         }
         if changed {
@@ -501,15 +508,15 @@ impl Queue {
         }
         let (band, is_queued) = (entry.band, entry.len > 0 && !entry.parked);
         let lines = std::mem::take(&mut entry.lines);
-        let lane = self.lane_mut(band);
+        let tier = self.tier_mut(band);
         if is_queued {
-            lane.by_tag.remove(&(old, flow));
-            lane.by_tag.insert((tag, flow));
+            tier.by_tag.remove(&(old, flow));
+            tier.by_tag.insert((tag, flow));
             for line in &lines {
                 self.rank_line(*line);
             }
-        } else if lane.debtors.remove(&(old, flow)) {
-            lane.debtors.insert((tag, flow));
+        } else if tier.debtors.remove(&(old, flow)) {
+            tier.debtors.insert((tag, flow));
         }
         self.flows.get_mut(flow).lines = lines;
     }
@@ -542,17 +549,17 @@ impl Queue {
     }
 
     fn newest_first(&self, band: Band) -> bool {
-        self.lane(band)
-            .is_some_and(|lane| lane.codel.newest_first())
+        self.tier(band)
+            .is_some_and(|tier| tier.codel.newest_first())
     }
 
     fn rank_line(&mut self, line: u32) {
         let entry = self.lines.get(line);
         let flow = self.flows.get(entry.flow);
-        let lane = self.lane(flow.band).expect("the band of a flow lives");
+        let tier = self.tier(flow.band).expect("the band of a flow lives");
         let first = if flow.parked {
             None
-        } else if lane.codel.newest_first() {
+        } else if tier.codel.newest_first() {
             entry
                 .by_age
                 .last()
@@ -560,7 +567,7 @@ impl Queue {
         } else {
             entry.by_deadline.first().copied()
         };
-        let rank = lane.time.ranking.rank(flow.tag);
+        let rank = tier.time.ranking.rank(flow.tag);
         self.set_head(
             line,
             first.map(|(deadline, place)| Head {
@@ -580,7 +587,7 @@ impl Queue {
         }
         let (model, flow) = (entry.model, entry.flow);
         let band = self.flows.get(flow).band;
-        let heads = self.lane_mut(band).models.entry(model).or_default();
+        let heads = self.tier_mut(band).models.entry(model).or_default();
         if let Some(old) = old {
             heads.order.remove(&old);
         }
@@ -594,15 +601,15 @@ impl Queue {
         if let Some(flow) = self.flows.by_id.get(&key) {
             return *flow;
         }
-        if let Err(at) = self.lanes.binary_search_by(|lane| band.cmp(&lane.band)) {
-            self.lanes.insert(at, Lane::new(band, config));
+        if let Err(at) = self.tiers.binary_search_by(|tier| band.cmp(&tier.band)) {
+            self.tiers.insert(at, Tier::new(band, config));
         }
-        let lane = self.lane_mut(band);
-        lane.flows += 1;
+        let tier = self.tier_mut(band);
+        tier.flows += 1;
         let flow = Flow {
             id: id.clone(),
             band,
-            tag: lane.time.now,
+            tag: tier.time.now,
             len: 0,
             bytes: 0,
             running: 0,
@@ -650,9 +657,9 @@ impl Queue {
             self.lines.vacant.push(line);
             self.flows.get_mut(flow).lines.retain(|own| *own != line);
         }
-        let lane = self.lane_mut(band);
-        if lane.waiting_for(model) == 0 {
-            lane.models.remove(&model);
+        let tier = self.tier_mut(band);
+        if tier.waiting_for(model) == 0 {
+            tier.models.remove(&model);
         }
     }
 
@@ -664,18 +671,18 @@ impl Queue {
         }
         let (band, tag) = (entry.band, entry.tag);
         let is_paid = entry.meter.is_full(now);
-        if tag > self.lane_mut(band).time.now || !is_paid {
-            self.lane_mut(band).debtors.insert((tag, flow));
+        if tag > self.tier_mut(band).time.now || !is_paid {
+            self.tier_mut(band).debtors.insert((tag, flow));
         } else {
             self.forget_flow(flow);
-            self.lanes
-                .retain(|lane| lane.flows > 0 || lane.is_configured);
+            self.tiers
+                .retain(|tier| tier.flows > 0 || tier.is_configured);
         }
     }
 
     fn forget_flow(&mut self, flow: u32) {
         if let Some(entry) = self.flows.all[flow as usize].take() {
-            self.lane_mut(entry.band).flows -= 1;
+            self.tier_mut(entry.band).flows -= 1;
             self.flows.by_id.remove(&(entry.band, entry.id));
             self.flows.vacant.push(flow);
         }

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, btree_set};
 
 use governance_context::Band;
 
-use super::flows::{Head, Heads, Lane};
+use super::flows::{Head, Heads, Tier};
 use super::{Place, Queue};
 use crate::Timestamp;
 use crate::endpoint::ModelKey;
@@ -60,23 +60,23 @@ impl Queue {
     ) {
         picks.clear();
         let bands: Vec<Band> = self
-            .lanes
+            .tiers
             .iter()
-            .filter(|lane| lane.len > 0)
-            .map(|lane| lane.band)
+            .filter(|tier| tier.len > 0)
+            .map(|tier| tier.band)
             .collect();
         for band in &bands {
             self.advance(now, *band);
         }
         self.pick_by_share(config, picks);
         let boosted = picks.len();
-        let models: usize = self.lanes.iter().map(|lane| lane.models.len()).sum();
+        let models: usize = self.tiers.iter().map(|tier| tier.models.len()).sum();
         let ahead = (ahead * MODELS / models.max(1)).clamp(FEWEST.min(ahead), ahead);
         let mut left: Vec<(ModelKey, usize)> = Vec::new();
         let mut ranked = Vec::new();
-        for lane in self.lanes.iter().filter(|lane| !lane.parked) {
+        for tier in self.tiers.iter().filter(|tier| !tier.parked) {
             ranked.clear();
-            for (model, heads) in &lane.models {
+            for (model, heads) in &tier.models {
                 let at = left
                     .iter()
                     .position(|(known, _)| known == model)
@@ -85,7 +85,7 @@ impl Queue {
                         left.len() - 1
                     });
                 let before = ranked.len();
-                self.first_of(lane, heads, left[at].1, &mut ranked);
+                self.first_of(tier, heads, left[at].1, &mut ranked);
                 left[at].1 -= ranked.len() - before;
             }
             ranked.sort_unstable();
@@ -107,34 +107,34 @@ impl Queue {
     /// The heads of bands below others that have a guaranteed share due.
     fn pick_by_share(&self, config: &FlowConfig, picks: &mut Vec<Pick>) {
         let mut is_lower = false;
-        for lane in &self.lanes {
+        for tier in &self.tiers {
             let is_due = is_lower
-                && !lane.parked
-                && lane.len > 0
-                && config.band(lane.band).starvation.share() > 0.0;
+                && !tier.parked
+                && tier.len > 0
+                && config.band(tier.band).starvation.share() > 0.0;
             if is_due
-                && let Some(place) = self.head_of(lane)
+                && let Some(place) = Self::head_of(tier)
                 && self
                     .get(place)
-                    .is_some_and(|waiting| lane.share.covers(waiting.cost))
+                    .is_some_and(|waiting| tier.share.covers(waiting.cost))
             {
                 picks.push(Pick {
                     place,
                     by_share: true,
                 });
             }
-            is_lower |= lane.is_active();
+            is_lower |= tier.is_active();
         }
     }
 
-    fn head_of(&self, lane: &Lane) -> Option<Place> {
-        let retry = lane
+    fn head_of(tier: &Tier) -> Option<Place> {
+        let retry = tier
             .models
             .values()
             .filter_map(|heads| heads.retries.first())
             .min();
         let head = || {
-            lane.models
+            tier.models
                 .values()
                 .filter_map(|heads| heads.order.first())
                 .min()
@@ -146,7 +146,7 @@ impl Queue {
     /// Adds the first `most` of one model in one band.
     fn first_of(
         &self,
-        lane: &Lane,
+        tier: &Tier,
         heads: &Heads,
         most: usize,
         ranked: &mut Vec<(u64, Timestamp, Place)>,
@@ -176,20 +176,20 @@ impl Queue {
             ranked.push((head.rank, head.deadline, head.place));
             let at = rest.unwrap_or_else(|| {
                 order.next();
-                rests.push(self.rest_of(lane, head.line));
+                rests.push(self.rest_of(tier, head.line));
                 rests.len() - 1
             });
-            if let Some(next) = self.following(lane, head.place, &mut rests[at]) {
+            if let Some(next) = self.following(tier, head.place, &mut rests[at]) {
                 later.push(Reverse((next, at)));
             }
         }
     }
 
-    fn rest_of(&self, lane: &Lane, line: u32) -> Rest<'_> {
+    fn rest_of(&self, tier: &Tier, line: u32) -> Rest<'_> {
         let entry = self.lines.all[line as usize]
             .as_ref()
             .expect("a head belongs to a line");
-        let mut iter = if lane.codel.newest_first() {
+        let mut iter = if tier.codel.newest_first() {
             LineIter::Newest(entry.by_age.iter().rev())
         } else {
             LineIter::Deadline(entry.by_deadline.iter())
@@ -203,13 +203,13 @@ impl Queue {
     }
 
     /// The one behind `taken` in its line, ranked as if the flow had been served `taken` already.
-    fn following(&self, lane: &Lane, taken: Place, rest: &mut Rest<'_>) -> Option<Head> {
+    fn following(&self, tier: &Tier, taken: Place, rest: &mut Rest<'_>) -> Option<Head> {
         let place = rest.iter.next()?;
         let served = self.get(taken)?;
         rest.taken += served.cost / u64::from(served.request.weight.max(1));
         let tag = self.flow_of(rest.line).tag.saturating_add(rest.taken);
         Some(Head {
-            rank: lane.time.ranking.rank(tag),
+            rank: tier.time.ranking.rank(tag),
             deadline: self.get(place)?.deadline,
             place,
             line: rest.line,
