@@ -98,7 +98,7 @@ fn plain(file: &File) -> Value {
 
 /// The path of the first value that differs.
 fn difference(before: &Value, after: &Value) -> Option<String> {
-    fn join(path: &str, rest: String) -> String {
+    fn join(path: &str, rest: &str) -> String {
         if rest.is_empty() || rest.starts_with('[') {
             format!("{path}{rest}")
         } else {
@@ -112,7 +112,7 @@ fn difference(before: &Value, after: &Value) -> Option<String> {
                 let value = |object: &serde_json::Map<String, Value>| {
                     object.get(name).cloned().unwrap_or(Value::Null)
                 };
-                difference(&value(before), &value(after)).map(|rest| join(name, rest))
+                difference(&value(before), &value(after)).map(|rest| join(name, &rest))
             })
         }
         (Value::Array(before), Value::Array(after)) if before.len() == after.len() => before
@@ -120,7 +120,7 @@ fn difference(before: &Value, after: &Value) -> Option<String> {
             .zip(after)
             .enumerate()
             .find_map(|(index, (before, after))| {
-                difference(before, after).map(|rest| join(&format!("[{index}]"), rest))
+                difference(before, after).map(|rest| join(&format!("[{index}]"), &rest))
             }),
         (before, after) => (before != after).then(String::new),
     }

@@ -112,10 +112,10 @@ async fn top_shows_one_frame_of_a_pool_at_work() {
 async fn heard(running: &Running, before: usize) -> String {
     wire::until("a word about the file", async || {
         let log = running.log();
-        let words = log
+        let mut words = log
             .lines()
             .filter(|line| line.contains("configuration file"));
-        words.skip(before).next().map(str::to_owned)
+        words.nth(before).map(str::to_owned)
     })
     .await
 }

@@ -383,3 +383,33 @@ async fn keys_are_rotated_without_a_refusal() {
     let late = split.govern(&schedule, OLD);
     assert_eq!(split.ask(&late).await.status, 500, "the old key has ended");
 }
+
+#[tokio::test]
+async fn the_wish_to_hear_of_the_wait_travels_and_a_refusal_after_that_costs_nothing() {
+    let split = Split::new();
+    let engine = Running::engine(split.site.path(), "engine", &["--speed", "0.02"]);
+    let tight =
+        "  room: 1\n  queue: { ttl_ms: 1000, comments_after_ms: 50, comments_every_ms: 50 }\n";
+    let schedule = split.schedule(&[engine.url()], OLD, tight, None);
+    let govern = split.govern(&schedule, OLD);
+    let bearer = format!("Bearer {}", split.site.key("guests"));
+    let headers = [
+        ("content-type", "application/json"),
+        ("authorization", bearer.as_str()),
+        ("x-headpond-queue-comments", "1"),
+    ];
+    let url = format!("{}/v1/chat/completions", govern.url());
+    let body = chat("hello", 200, true).to_string();
+    let ask = || wire::open_with(Method::POST, &url, &headers, body.clone());
+    let mut first = ask().await.expect("an answer");
+    assert!(first.piece().await.is_some());
+    let told = ask().await.expect("an answer");
+    let id = told.header("x-request-id").to_owned();
+    let text = told.rest().await;
+    assert!(text.starts_with(": headpond queue"), "{text}");
+    assert!(text.contains("\"code\":\"queue_expired\""), "{text}");
+    let record = record(&govern, &id).await;
+    assert_eq!(record["settlement"]["reason"], "no-work", "{record}");
+    drop(first);
+    at_rest_of(&schedule, "headpond_scheduler_in_flight").await;
+}

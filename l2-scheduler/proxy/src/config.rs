@@ -13,6 +13,8 @@ use thiserror::Error;
 mod file;
 mod flow;
 mod origin;
+mod peers;
+mod quota;
 #[cfg(test)]
 mod tests;
 

@@ -16,6 +16,7 @@ use scheduler_core::{EndpointState, PoolSnapshot, SaturationCause};
 use crate::config::Endpoint;
 
 mod flow;
+mod labels;
 
 pub(crate) use flow::FlowMetrics;
 

@@ -1,18 +1,15 @@
 //! The `scheduling:` section as written.
 
-use std::path::PathBuf;
-
 use scheduler_core::Policy;
 use serde::{Deserialize, Serialize};
 
-use super::flow::{BandFile, FlowFile, FlowQuotaFile, QueueFile, WtuFile};
+use super::flow::{BandFile, FlowFile, QueueFile, WtuFile};
+use super::peers::PeersFile;
+use super::quota::FlowQuotaFile;
 use super::{
-    Config, ConfigError, DAY_MS, Endpoint, Engine, Origin, Peers, Profile, Timeouts, Untrusted,
-    endpoints, millis, refuse, within,
+    Config, ConfigError, DAY_MS, Endpoint, Engine, Origin, Profile, Timeouts, Untrusted, endpoints,
+    millis, refuse, within,
 };
-
-/// As many as a pool can tell apart.
-const MOST_PEERS: usize = 64;
 
 /// The `scheduling:` section of the configuration file. Every field has a default, and every one has an effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,28 +106,6 @@ impl Default for File {
             records: 4096,
             body_limit_bytes: 64 << 20,
             idle_connections: 256,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct PeersFile {
-    urls: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key_file: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    interval_ms: u64,
-}
-
-impl Default for PeersFile {
-    fn default() -> Self {
-        Self {
-            urls: Vec::new(),
-            key_file: None,
-            name: None,
-            interval_ms: 100,
         }
     }
 }
@@ -316,38 +291,6 @@ impl EndpointFile {
     }
 }
 
-impl PeersFile {
-    fn check(&self) -> Result<Peers, ConfigError> {
-        if self.urls.len() > MOST_PEERS {
-            let allowed = format!("at most {MOST_PEERS} other schedulers");
-            return Err(refuse("peers.urls", self.urls.len(), allowed));
-        }
-        let mut urls = Vec::with_capacity(self.urls.len());
-        for (index, url) in self.urls.iter().enumerate() {
-            let at = format!("peers.urls[{index}]");
-            let origin = Origin::parse(url).map_err(|why| refuse(&at, url, why))?;
-            if urls.contains(&origin) {
-                return Err(refuse(at, url, "an address that stands here once"));
-            }
-            urls.push(origin);
-        }
-        if self.key_file.is_none() && !urls.is_empty() {
-            let allowed = "a file with the secret that all schedulers of the pool share";
-            return Err(refuse("peers.key_file", "", allowed));
-        }
-        if let Some(name) = self.name.as_ref().filter(|name| !is_name(name)) {
-            let allowed = "1 to 128 visible ASCII characters";
-            return Err(refuse("peers.name", name, allowed));
-        }
-        Ok(Peers {
-            urls,
-            key_file: self.key_file.clone(),
-            name: self.name.clone(),
-            interval: millis("peers.interval_ms", self.interval_ms, 10, 1_000)?,
-        })
-    }
-}
-
 impl TimeoutsFile {
     fn check(&self) -> Result<Timeouts, ConfigError> {
         Ok(Timeouts {
@@ -407,7 +350,7 @@ fn metrics_page(url: &str) -> Result<Origin, &'static str> {
     Ok(origin)
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
 }
 

@@ -1,7 +1,6 @@
 //! The numbers of flow control: bands, flows, turns, peers. Labels are bounded for the life of the process.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,13 +11,16 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use scheduler_core::{BandSnapshot, PoolSnapshot, Turn};
 
+use super::labels::Labels;
 use super::{FloatGauge, ResultLabel, SECONDS, gauge};
+
+#[cfg(test)]
+mod tests;
 
 /// Bands with a label of their own; later ones share `other`.
 const BAND_LABELS: usize = 16;
 /// Flows with a label of their own; later ones share `other`.
 const FLOW_LABELS: usize = 64;
-const OTHER: &str = "other";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BandLabel {
@@ -34,14 +36,6 @@ struct BandOutcomeLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FlowLabel {
     flow: Arc<str>,
-}
-
-/// Names seen so far, up to a number.
-struct Labels {
-    most: usize,
-    /// Locked for a look-up. Names are never forgotten: a series that comes and goes would be another one.
-    seen: Mutex<BTreeSet<Arc<str>>>,
-    other: Arc<str>,
 }
 
 /// What is counted of flow control.
@@ -352,114 +346,6 @@ impl BandGauges {
         ] {
             let gauge = family.get_or_create(label);
             gauge.set(gauge.get().max(i64::from(flag)));
-        }
-    }
-}
-
-impl Labels {
-    fn new(most: usize) -> Self {
-        Self {
-            most,
-            seen: Mutex::default(),
-            other: Arc::from(OTHER),
-        }
-    }
-
-    fn label(&self, name: &str) -> Arc<str> {
-        let mut seen = self.lock();
-        if let Some(known) = seen.get(name) {
-            return Arc::clone(known);
-        }
-        if seen.len() >= self.most {
-            return Arc::clone(&self.other);
-        }
-        let name: Arc<str> = Arc::from(name);
-        seen.insert(Arc::clone(&name));
-        name
-    }
-
-    /// Every label given so far.
-    fn all(&self) -> Vec<Arc<str>> {
-        let seen = self.lock();
-        let mut all: Vec<_> = seen.iter().cloned().collect();
-        if all.len() >= self.most {
-            all.push(Arc::clone(&self.other));
-        }
-        all
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.seen.lock().expect("no panic happens under this lock")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use scheduler_core::{Pool, PoolConfig, Timestamp};
-
-    use super::*;
-
-    fn page(registry: &Registry) -> String {
-        let mut page = String::new();
-        prometheus_client::encoding::text::encode(&mut page, registry).expect("a string");
-        page
-    }
-
-    #[test]
-    fn labels_of_bands_and_flows_are_bounded_whatever_comes() {
-        let mut registry = Registry::default();
-        let metrics = FlowMetrics::new(&mut registry);
-        let mut snapshot = Pool::new(PoolConfig::default(), 1).snapshot(Timestamp::ZERO);
-        for n in 0..300 {
-            metrics.refused(n, "shed");
-            snapshot.flows = vec![scheduler_core::FlowSnapshot {
-                band: n,
-                flow: format!("tenant-{n}"),
-                waiting: 1,
-                running: 2,
-                running_wtu: 1.0,
-                over_quota: false,
-            }];
-            metrics.show(&snapshot);
-        }
-        let page = page(&registry);
-        let series = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
-        assert_eq!(series("outcomes_total{"), BAND_LABELS + 1);
-        assert_eq!(series("band_running{"), BAND_LABELS + 1);
-        assert_eq!(series("flow_running{"), FLOW_LABELS + 1);
-        assert!(
-            page.contains("outcomes_total{band=\"other\",outcome=\"shed\"} 284"),
-            "{page}"
-        );
-        assert!(page.contains("flow_running{flow=\"tenant-0\"} 0"), "{page}");
-        assert!(page.contains("flow_running{flow=\"other\"} 2"), "{page}");
-    }
-
-    #[test]
-    fn a_turn_is_counted_by_what_it_rested_on() {
-        let mut registry = Registry::default();
-        let metrics = FlowMetrics::new(&mut registry);
-        let turn = Turn {
-            by_share: true,
-            slack_s: -0.5,
-            misses: 0.25,
-            passed: 3,
-            charged_wtu: 1.5,
-            ..Turn::default()
-        };
-        metrics.dispatched(10, Duration::from_millis(30), &turn);
-        metrics.dispatched(10, Duration::ZERO, &Turn::default());
-        let page = page(&registry);
-        for line in [
-            "outcomes_total{band=\"10\",outcome=\"dispatched\"} 2",
-            "queue_wait_seconds_count{band=\"10\"} 2",
-            "charged_wtu_total 1.5",
-            "expected_misses_total 0.25",
-            "held_total 1",
-            "late_total 1",
-            "by_share_total 1",
-        ] {
-            assert!(page.contains(line), "{line} is not in {page}");
         }
     }
 }
