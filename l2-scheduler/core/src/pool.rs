@@ -22,6 +22,7 @@ mod turn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use governance_context::Band;
 use rustc_hash::FxHashMap;
 
 pub use config::{EngineConfig, HealthConfig, PoolConfig, ResidencyConfig};
@@ -36,7 +37,7 @@ use crate::endpoint::Endpoint;
 use crate::endpoint::booking::Booking;
 use crate::flow::outputs::Outputs;
 use crate::flow::queue::{Place, Queue};
-use crate::residency::Residency;
+use crate::residency::{Block, Holder, Residency};
 use crate::rng::Rng;
 use crate::window::Window;
 use crate::{BookingId, EndpointId, Timestamp};
@@ -78,8 +79,14 @@ pub struct Pool {
     /// What waits should be looked at before the next output is given out.
     wants_plan: bool,
     plan_timer: Option<Timestamp>,
+    /// Whoever comes with a later deadline, in this band or below it, need not be looked at before the next turn.
+    horizon: Option<(Band, Timestamp)>,
+    /// As of the last turn.
+    saturation: f64,
     /// Arrived since the last look.
     newly: Vec<Place>,
+    /// Prompts that were sent and are not in the index yet.
+    unstored: Vec<(Holder, Vec<Block>)>,
     /// Counts changes of who is there, so that look-ups into the index know when they are out of date.
     fleet_version: u64,
     /// Distinguishes endpoints that used one id after the other.
@@ -122,6 +129,9 @@ impl Pool {
             wants_plan: false,
             plan_timer: None,
             newly: Vec::new(),
+            unstored: Vec::new(),
+            horizon: None,
+            saturation: 0.0,
             fleet_version: 0,
             next_incarnation: 0,
             is_draining: false,
@@ -135,6 +145,8 @@ impl Pool {
         // A clock that goes back stands still.
         let now = now.max(self.now);
         self.now = now;
+        // Whoever did not ask until `None` is caught up with here: an endpoint may be about to leave.
+        self.store();
         match input {
             Input::EndpointUp(spec) => self.endpoint_up(now, &spec),
             Input::EndpointDown(id) => self.endpoint_down(id),
@@ -163,6 +175,7 @@ impl Pool {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         let now = now.max(self.now);
         self.now = now;
+        self.store();
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Plan => {
@@ -191,11 +204,23 @@ impl Pool {
         self.timers.next()
     }
 
-    /// What to do next, until `None`. All that happened since the last `None` is planned together.
+    /// What to do next, until `None`. All that happened since the last `None` is planned together; the call that returns
+    /// `None` does what nobody waits for.
     pub fn poll_output(&mut self) -> Option<Output> {
-        while self.outputs.is_empty() && self.wants_plan {
+        while self.outputs.is_empty() && (self.wants_plan || !self.newly.is_empty()) {
             self.turn(self.now);
         }
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front();
+        if output.is_none() {
+            self.store();
+        }
+        output
+    }
+
+    /// Puts what was sent into the index. (Storing a long prompt takes longer than choosing its endpoint.)
+    fn store(&mut self) {
+        for (holder, blocks) in self.unstored.drain(..) {
+            self.residency.insert(holder, &blocks);
+        }
     }
 }

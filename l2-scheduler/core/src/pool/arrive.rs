@@ -9,6 +9,7 @@ use crate::endpoint::ModelKey;
 use crate::flow::queue::{Arrival, Place, Waiting};
 use crate::flow::quota::Over;
 use crate::flow::{Aging, FlowConfig, OverQuota};
+use crate::plan::AHEAD;
 use crate::request::Scope;
 use crate::window::WINDOW_S;
 use crate::{Refusal, RefusalKind, Request, RequestKey, Timestamp};
@@ -41,7 +42,19 @@ impl Pool {
         let place = self.queue.push(now, &self.config.flow, arrival);
         self.set_waiting_timer(place, look);
         self.newly.push(place);
-        self.wants_plan = true;
+        self.wants_plan |= self.may_be_next(place);
+    }
+
+    /// Whether a new request may come before those that were looked at in the last turn and had to wait.
+    fn may_be_next(&self, place: Place) -> bool {
+        let Some((waiting, (band, deadline))) = self.queue.get(place).zip(self.horizon) else {
+            return true;
+        };
+        self.queue.ahead(waiting.band, waiting.model) <= AHEAD
+            || waiting.band > band
+            || waiting.deadline <= deadline
+            || self.queue.is_overloaded(waiting.band)
+            || !waiting.request.tried.is_empty()
     }
 
     fn arrival(&self, now: Timestamp, request: Box<Request>) -> Arrival {

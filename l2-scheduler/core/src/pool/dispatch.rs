@@ -212,10 +212,11 @@ impl Pool {
         let holder = self.endpoints[index]
             .holder
             .expect("an endpoint that is up has a cache");
-        self.residency.insert(holder, &waiting.request.blocks);
-        if self.config.policy.plans() || scratch.picks.len() > 1 {
+        if scratch.picks.len() > 1 {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
+        let blocks = std::mem::take(&mut waiting.request.blocks);
+        self.unstored.push((holder, blocks));
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);
         self.outputs.push_back(Output::Dispatch {

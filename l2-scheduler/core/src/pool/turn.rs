@@ -78,27 +78,27 @@ impl Pool {
     }
 
     pub(super) fn turn(&mut self, now: Timestamp) {
-        self.wants_plan = false;
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut rounds = 0;
-        while self.queue.len() > 0 {
-            let is_last = rounds == ROUNDS;
-            if is_last || !self.round(now, &mut scratch) {
-                self.wants_plan = is_last;
+        while std::mem::take(&mut self.wants_plan) && self.queue.len() > 0 {
+            rounds += 1;
+            self.wants_plan = self.round(now, &mut scratch);
+            if rounds == ROUNDS {
                 break;
             }
-            rounds += 1;
         }
         if self
             .newly
             .iter()
             .any(|place| self.queue.get(*place).is_some())
         {
-            self.admit_new(now, scratch.saturation);
+            self.admit_new(now, self.saturation);
         }
         self.newly.clear();
         self.scratch = scratch;
-        self.timers.set(&mut self.plan_timer, Timer::Plan, None);
+        if rounds > 0 {
+            self.timers.set(&mut self.plan_timer, Timer::Plan, None);
+        }
         if self.queue.len() > 0 {
             self.plan_by(now + PERIOD);
         }
@@ -130,6 +130,13 @@ impl Pool {
                 Step::Waits => waits += 1,
             }
         }
+        self.saturation = scratch.saturation;
+        self.horizon = scratch
+            .picks
+            .iter()
+            .filter_map(|pick| self.queue.get(pick.place))
+            .map(|waiting| (waiting.band, waiting.deadline))
+            .min_by_key(|(band, deadline)| (*band, std::cmp::Reverse(*deadline)));
         has_moved && self.queue.len() > waits
     }
 
@@ -243,8 +250,9 @@ impl Pool {
             base_s: 0.0,
             misses: None,
         }));
-        places.retain(|place| place.spot != u32::MAX);
-        places.sort_unstable_by_key(|place| place.spot);
+        if !filters.full.is_empty() {
+            places.sort_unstable_by_key(|place| place.spot);
+        }
         for (holder, depth) in &waiting.found.holders {
             let Some(Some(index)) = self.by_holder.get(holder.index()) else {
                 continue;

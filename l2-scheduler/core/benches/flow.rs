@@ -1,0 +1,206 @@
+//! Prints what flow control costs: joining and leaving a long line, and one turn of the plan in a large pool.
+//!
+//! `cargo bench -p scheduler-core --bench flow`. Beside every figure stands the same machine's time for a look-up in a
+//! `BTreeMap` of as many entries, so that machines can be compared.
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a benchmark reads the clock"
+)]
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::Instant;
+
+use governance_context::{Band, FairnessId};
+use scheduler_core::flow::{BandConfig, FlowConfig, Limits, Refuse};
+use scheduler_core::{
+    AttemptEnd, BookingId, EndpointId, EndpointSpec, Input, Output, Pool, PoolConfig, Request,
+    RequestKey, Targets, Timestamp,
+};
+
+fn main() {
+    line(100_000, 10_000);
+    turn(1000, 64, 16);
+    turn(8, 64, 16);
+}
+
+/// A pool whose limits are no limits.
+fn pool() -> Pool {
+    let limits = Limits {
+        requests: usize::MAX,
+        bytes: u64::MAX,
+    };
+    let mut config = PoolConfig::default();
+    config.flow = FlowConfig {
+        pool_limits: limits,
+        flow_limits: limits,
+        other_bands: BandConfig {
+            limits,
+            refuse: Refuse::Never,
+            ttl: std::time::Duration::from_hours(10),
+            ..BandConfig::default()
+        },
+        ..config.flow
+    };
+    config.engine.room = 1 << 20;
+    config.engine.depth = 1;
+    config.health.hang_floor = std::time::Duration::from_hours(1);
+    Pool::new(config, 1)
+}
+
+fn line(waiting: u64, flows: u64) {
+    let mut pool = pool();
+    let mut now = Timestamp(1);
+    for id in 0..8 {
+        let spec = EndpointSpec::new(EndpointId(id), &format!("engine-{id}"));
+        pool.handle(now, Input::EndpointUp(spec));
+    }
+    let names: Vec<_> = (0..flows)
+        .map(|flow| FairnessId::new(format!("flow-{flow}")).expect("a short name"))
+        .collect();
+    let mut sent = Vec::new();
+    let mut join = Vec::new();
+    for key in 0..waiting + 8 {
+        let flow = &names[(key.wrapping_mul(0x9e37_79b9) % flows) as usize];
+        let request = Box::new(request(key, flow.clone(), 4000));
+        now.0 += 10_000;
+        let clock = Instant::now();
+        pool.handle(now, Input::Arrive(request));
+        while let Some(output) = pool.poll_output() {
+            note(output, &mut sent);
+        }
+        join.push(clock.elapsed().as_secs_f64());
+    }
+    let join = join.split_off(join.len() - 10_000);
+    let reference = reference(waiting);
+    println!("{waiting} waiting in {flows} flows; a look-up in a map of as many: {reference}");
+    println!("join the line                     {}", Times::of(join));
+    let mut leave = Vec::new();
+    for _ in 0..5_000 {
+        let Some(booking) = sent.pop() else { break };
+        now.0 += 10_000;
+        pool.handle(now, Input::FirstToken(booking));
+        let end = AttemptEnd::Completed {
+            cached_tokens: None,
+            output_tokens: 100,
+        };
+        let clock = Instant::now();
+        pool.handle(now, Input::Finished { booking, end });
+        let output = pool.poll_output();
+        leave.push(clock.elapsed().as_secs_f64());
+        for output in output
+            .into_iter()
+            .chain(std::iter::from_fn(|| pool.poll_output()))
+        {
+            note(output, &mut sent);
+        }
+    }
+    println!("an end lets the next one go       {}", Times::of(leave));
+}
+
+fn note(output: Output, sent: &mut Vec<BookingId>) {
+    if let Output::Dispatch { booking, .. } = output {
+        sent.push(booking);
+    }
+}
+
+/// One turn with `waiting` requests that all have to wait, before `endpoints` with `streams` decoding each.
+fn turn(endpoints: u32, streams: u32, waiting: u64) {
+    let mut pool = pool();
+    let mut now = Timestamp(1);
+    for id in 0..endpoints {
+        let spec = EndpointSpec::new(EndpointId(id), &format!("engine-{id}"));
+        pool.handle(now, Input::EndpointUp(spec));
+    }
+    let flow = FairnessId::new("flow").expect("a short name");
+    let mut key = 0;
+    let mut sent = Vec::new();
+    while sent.len() < (endpoints * streams) as usize {
+        key += 1;
+        now.0 += 1_000_000;
+        pool.handle(
+            now,
+            Input::Arrive(Box::new(request(key, flow.clone(), 100))),
+        );
+        while let Some(output) = pool.poll_output() {
+            if let Output::Dispatch { booking, .. } = output {
+                sent.push(booking);
+                pool.handle(now, Input::FirstToken(booking));
+            }
+        }
+    }
+    // A prompt that never ends its prefill closes an endpoint; when all are closed the rest waits.
+    let mut fill = |pool: &mut Pool, now: Timestamp| {
+        while (pool.snapshot(now).queue_length as u64) < waiting {
+            key += 1;
+            let request = request(key, flow.clone(), 9000);
+            pool.handle(now, Input::Arrive(Box::new(request)));
+            while pool.poll_output().is_some() {}
+        }
+    };
+    let mut times = Vec::new();
+    for _ in 0..2_000 {
+        fill(&mut pool, now);
+        now.0 += 50_000_000;
+        let clock = Instant::now();
+        pool.handle_timeout(now);
+        while pool.poll_output().is_some() {}
+        times.push(clock.elapsed().as_secs_f64());
+    }
+    println!(
+        "a turn, {waiting} waiting, {endpoints} endpoints of {streams} streams  {}",
+        Times::of(times)
+    );
+}
+
+fn request(key: u64, fairness: FairnessId, prompt_tokens: u64) -> Request {
+    Request {
+        key: RequestKey(key),
+        model: "model".into(),
+        fairness,
+        band: Band(0),
+        weight: 1,
+        prompt_tokens,
+        output_bound: 500,
+        blocks: Vec::new(),
+        streaming: true,
+        bytes: 4 * prompt_tokens,
+        expires_at: None,
+        targets: Targets::default(),
+        first_arrived: None,
+        tried: Vec::new(),
+    }
+}
+
+fn reference(entries: u64) -> Times {
+    let spread = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let map: BTreeMap<u64, u64> = (0..entries).map(|at| (spread(at), at)).collect();
+    let times = (0..10_000).map(|at| {
+        let clock = Instant::now();
+        black_box(map.get(&spread(at * 7 % entries)));
+        clock.elapsed().as_secs_f64()
+    });
+    Times::of(times.collect())
+}
+
+struct Times(f64, f64);
+
+impl Times {
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let at = |share: usize| {
+            times
+                .get(times.len() * share / 100)
+                .copied()
+                .unwrap_or(f64::NAN)
+        };
+        Self(at(50) * 1e6, at(99) * 1e6)
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p50 {:.2} µs, p99 {:.2} µs", self.0, self.1)
+    }
+}
