@@ -20,6 +20,8 @@ pub(crate) struct Reload {
 impl Reload {
     /// Begins to listen; `running` is what the file said at the start.
     pub(crate) fn listen(path: &Path, running: File) -> anyhow::Result<Self> {
+        let hash = hash(&running);
+        tracing::info!(path = %path.display(), hash, "the configuration in force");
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             path: path.to_owned(),

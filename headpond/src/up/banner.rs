@@ -63,7 +63,7 @@ fn text(ready: &Ready, simulated: usize, data: &DataDir, kept: bool, keys: Keys)
         Keys::Made => data.file("admin.token").display().to_string(),
         Keys::Given => "FILE".to_owned(),
     };
-    lines.push(format!("\nThen:\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {token}"));
+    lines.push(format!("\nThen:\n  headpond top --admin-url {admin_url}                        what the pool is doing\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {token}"));
     if let (true, Some(endpoint)) = (simulated > 0, ready.endpoints.first()) {
         lines.push(format!("\nBreak something:\n  curl -X POST {endpoint}/sim/fault -d '{{\"fault\":\"hang-before-first-token\"}}'\n  curl -X POST {endpoint}/sim/fault -d '{{\"fault\":\"clear\"}}'"));
     }
