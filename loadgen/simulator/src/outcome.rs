@@ -10,6 +10,10 @@ pub struct Record {
     pub prompt_tokens: u32,
     pub output_tokens: u32,
     pub end: End,
+    /// Seconds since the start.
+    pub arrived_s: f64,
+    /// Seconds from arrival until it was sent to an engine; NaN if it never was.
+    pub waited_s: f64,
     /// Seconds from arrival to the first token; NaN without one.
     pub ttft_s: f64,
     /// Seconds per token after the first; NaN without a complete answer.
@@ -64,8 +68,10 @@ pub struct Outcome {
     pub preemptions: u64,
     /// Steps of all engines.
     pub steps: u64,
+    /// What schedulers still believe to wait or run; nothing, unless the run was given up.
+    pub left: usize,
     /// Virtual seconds until the last request ended.
     pub seconds: f64,
-    /// Most requests waiting inside one engine at any look.
+    /// Most requests that ever waited inside one engine.
     pub deepest_engine_queue: u32,
 }

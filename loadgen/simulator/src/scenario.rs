@@ -1,5 +1,7 @@
 //! What is simulated.
 
+use std::time::Duration;
+
 use engine_model::Profile;
 use scheduler_core::flow::{FlowConfig, Refuse};
 use scheduler_core::{Policy, PoolConfig};
@@ -19,6 +21,8 @@ pub struct Scenario {
     pub flow: FlowConfig,
     /// Seconds between which no scheduler can look at any engine's gauges.
     pub blackout: Option<(f64, f64)>,
+    /// How often schedulers tell each other their load, if they do.
+    pub gossip: Option<Duration>,
     /// Decides ties, and which scheduler a request comes to.
     pub seed: u64,
     /// The run ends early once this many requests have missed their targets: its verdict is clear.
@@ -36,6 +40,7 @@ impl Scenario {
             refuse: Refuse::Never,
             flow: FlowConfig::default(),
             blackout: None,
+            gossip: Some(Duration::from_millis(100)),
             seed: 0,
             give_up_after: None,
         }

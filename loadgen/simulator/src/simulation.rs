@@ -23,8 +23,6 @@ use scheduler::Scheduler;
 
 /// How often a scheduler looks at the engines' gauges.
 const SCRAPE: u64 = 100_000_000;
-/// How often schedulers tell each other their load.
-const GOSSIP: u64 = 100_000_000;
 /// How often a scheduler hears of a stream's progress, as the proxy tells it.
 const PROGRESS: u64 = 50_000_000;
 /// A run ends so long after the last arrival, whatever is left: time enough for any queue, and an end for a run in which
@@ -240,7 +238,7 @@ impl<'a> Simulation<'a> {
     fn send(&mut self, index: usize, booking: BookingId, endpoint: EndpointId) {
         let entry = &self.load.entries[index];
         let flight = &mut self.flights[index];
-        let id = flight.board(index, booking, endpoint.0);
+        let id = flight.board(self.now, index, booking, endpoint.0);
         let request = engine_model::Request {
             id,
             prompt_tokens: entry.prompt_tokens,
@@ -250,7 +248,11 @@ impl<'a> Simulation<'a> {
         };
         let engine = endpoint.0 as usize;
         if self.engines[engine].engine.submit(request).is_ok() {
-            return self.begin(engine);
+            self.begin(engine);
+            let waiting = self.engines[engine].engine.gauges().waiting;
+            let deepest = &mut self.outcome.deepest_engine_queue;
+            *deepest = waiting.max(*deepest);
+            return;
         }
         self.end_attempt(index, AttemptEnd::Rejected);
         self.refused(index, REJECTED);
@@ -407,9 +409,9 @@ impl<'a> Simulation<'a> {
         }
         for (seat, id) in self.engines.iter().zip(0..) {
             let gauges = seat.engine.gauges();
-            let deepest = &mut self.outcome.deepest_engine_queue;
-            *deepest = gauges.waiting.max(*deepest);
-            looking.observe(now, EndpointId(id), gauges, self.scenario.profile.kv_tokens);
+            let generated = seat.engine.counters().generated_tokens;
+            let kv_tokens = self.scenario.profile.kv_tokens;
+            looking.observe(now, EndpointId(id), gauges, generated, kv_tokens);
         }
     }
 
@@ -417,7 +419,7 @@ impl<'a> Simulation<'a> {
     fn gossip(&mut self, scheduler: usize) {
         let now = self.stamp();
         let teller = &mut self.schedulers[scheduler];
-        teller.next_gossip += GOSSIP;
+        teller.next_gossip += teller.gossip;
         let vector = teller.pool.load_vector(now);
         let peer = PeerId(scheduler as u64);
         for (number, other) in self.schedulers.iter_mut().enumerate() {
@@ -430,6 +432,12 @@ impl<'a> Simulation<'a> {
 
     fn finish(mut self) -> Outcome {
         self.outcome.seconds = self.now as f64 * 1e-9;
+        let now = self.stamp();
+        let left = |scheduler: &Scheduler| {
+            let snapshot = scheduler.pool.snapshot(now);
+            snapshot.queue_length + snapshot.bookings
+        };
+        self.outcome.left = self.schedulers.iter().map(left).sum();
         self.outcome.steps = self
             .engines
             .iter()

@@ -21,6 +21,8 @@ fn answered() -> Record {
         met_ttft: true,
         good: true,
         in_time: true,
+        arrived_s: 0.0,
+        waited_s: 0.0,
     }
 }
 

@@ -56,6 +56,8 @@ impl Flight {
             prompt_tokens: entry.prompt_tokens,
             output_tokens: entry.output_tokens,
             end: End::Open,
+            arrived_s: seconds(entry.at),
+            waited_s: f64::NAN,
             ttft_s: f64::NAN,
             tpot_s: f64::NAN,
             stall_s: f64::NAN,
@@ -85,7 +87,14 @@ impl Flight {
     }
 
     /// Begins an attempt; its id is unlike that of any other.
-    pub(super) fn board(&mut self, index: usize, booking: BookingId, engine: u32) -> RequestId {
+    pub(super) fn board(
+        &mut self,
+        now: u64,
+        index: usize,
+        booking: BookingId,
+        engine: u32,
+    ) -> RequestId {
+        self.record.waited_s = seconds(now - self.arrived);
         self.booking = Some(booking);
         self.engine = engine;
         self.attempts += 1;

@@ -4,14 +4,17 @@ use engine_model::Gauges;
 use scheduler_core::{EndpointId, EndpointSpec, Input, Observation, Pool, PoolConfig, Timestamp};
 use workload::BLOCK_TOKENS;
 
-use super::{GOSSIP, NEVER, SCRAPE};
+use super::{NEVER, SCRAPE};
+use crate::load::nanoseconds;
 use crate::scenario::Scenario;
 
 pub(super) struct Scheduler {
     pub(super) pool: Pool,
     pub(super) next_scrape: u64,
-    /// `NEVER` where it is alone.
+    /// `NEVER` where it is alone or keeps to itself.
     pub(super) next_gossip: u64,
+    /// How often it tells its load.
+    pub(super) gossip: u64,
 }
 
 impl Scheduler {
@@ -30,11 +33,17 @@ impl Scheduler {
         }
         // Nobody's rounds fall on those of others.
         let share = |period| period * u64::from(number) / u64::from(scenario.schedulers.max(1));
-        let is_alone = scenario.schedulers <= 1;
+        let gossip = scenario.gossip.filter(|_| scenario.schedulers > 1);
+        let gossip = gossip.map_or(NEVER, |period| nanoseconds(period).max(1));
         Self {
             pool,
             next_scrape: share(SCRAPE),
-            next_gossip: if is_alone { NEVER } else { share(GOSSIP) },
+            next_gossip: if gossip == NEVER {
+                NEVER
+            } else {
+                share(gossip)
+            },
+            gossip,
         }
     }
 
@@ -44,6 +53,7 @@ impl Scheduler {
         now: Timestamp,
         endpoint: EndpointId,
         gauges: Gauges,
+        generated_tokens: u64,
         kv_tokens: u64,
     ) {
         let observation = Observation {
@@ -51,6 +61,7 @@ impl Scheduler {
             running: Some(gauges.running),
             kv_use: Some(gauges.kv_use),
             kv_tokens: Some(kv_tokens),
+            monotone_counter: Some(generated_tokens as f64),
             ..Observation::default()
         };
         let input = Input::Observed {
