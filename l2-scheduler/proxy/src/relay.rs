@@ -17,7 +17,7 @@ use crate::upstream::AnswerBody;
 use crate::watch::Watch;
 
 /// The pool hears of a stream's progress this often.
-const PROGRESS_MS: u64 = 200;
+const PROGRESS_MS: u64 = 50;
 /// A longer answer is not read for its usage.
 const USAGE_BYTES: usize = 1 << 20;
 

@@ -44,6 +44,11 @@ fn miss(late_s: f64, gain_s: f64, expected: f64) -> f64 {
 }
 
 impl Spot {
+    /// Whether even undisturbed decoding is too slow for this target: then no prefill can cost it.
+    fn is_hopeless(&self, tpot_s: f64) -> bool {
+        self.step_s >= tpot_s
+    }
+
     /// Expected number of targets missed by computing `uncached` tokens in `prefill_s` behind what is queued here.
     pub(crate) fn misses(
         &self,
@@ -61,6 +66,9 @@ impl Spot {
         let gain = |tpot_s: f64| tpot_s - token_s.min(0.9 * tpot_s);
         let mut sum = 0.0;
         for stream in streams {
+            if self.is_hopeless(stream.tpot_s) {
+                continue;
+            }
             let (stall, before) = (stall(stream.tpot_s), before(stream.tpot_s));
             let slack = stream.slack(self.now, self.step_s);
             if stall <= 0.0 || slack >= before + stall {
@@ -71,7 +79,7 @@ impl Spot {
                 - miss(before - slack, gain, stream.expected);
         }
         let (stall, before) = (stall(ask.tpot_s), before(ask.tpot_s));
-        if stall > 0.0 {
+        if stall > 0.0 && !self.is_hopeless(ask.tpot_s) {
             let gain = gain(ask.tpot_s);
             // What still prefills has nothing to spare yet.
             sum += self.prefilling * miss(stall, gain, ask.output);

@@ -316,13 +316,14 @@ impl Pool {
                 self.refuse_waiting(now, pick.place, RefusalKind::QueueWait, Some(wait));
                 return Step::Moved;
             }
-            if self.put_off(now, pick.place, proposal.soonest_s) {
+            if !pick.by_share && self.put_off(now, pick.place, proposal.soonest_s) {
                 return Step::Moved;
             }
         }
         let has_time = now.after_seconds(proposal.prudent_s) < deadline;
         let yields = is_late && !pick.by_share && self.queue.has_higher(band);
-        let is_held = proposal.misses > HOLD && (has_time || yields);
+        // A share that is due is due, whatever it costs those who had more than theirs.
+        let is_held = proposal.misses > HOLD && (has_time || yields) && !pick.by_share;
         let is_open = self.is_open(now, pick, ask, &best, scratch);
         if is_open && !is_held {
             return self.go(now, pick, &best, proposal, scratch);
