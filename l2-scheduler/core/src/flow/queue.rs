@@ -4,6 +4,8 @@
 
 mod flows;
 mod order;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

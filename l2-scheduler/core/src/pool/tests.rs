@@ -1,6 +1,7 @@
 //! Behaviour of a pool, told event by event.
 
 mod choice;
+mod flow;
 mod health;
 mod properties;
 mod queue;

@@ -245,7 +245,7 @@ impl Queue {
         let heads = tier.models.entry(waiting.model).or_default();
         heads.waiting += 1;
         let entry = self.flows.get_mut(flow);
-        if entry.len == 0 && !entry.parked {
+        if entry.len == 0 {
             tier.debtors.remove(&(entry.tag, flow));
             // Who was away comes back without credit, and without a debt that others have paid by now.
             entry.tag = entry.tag.max(tier.time.now);
@@ -275,6 +275,8 @@ impl Queue {
         entry.len -= 1;
         entry.bytes -= waiting.request.bytes;
         let (is_empty, tag) = (entry.len == 0, entry.tag);
+        // Whoever comes next is measured anew.
+        entry.parked &= !is_empty;
         let tier = self.tier_mut(band);
         tier.len -= 1;
         tier.bytes -= waiting.request.bytes;

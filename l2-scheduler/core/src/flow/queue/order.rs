@@ -113,7 +113,7 @@ impl Queue {
                 && tier.len > 0
                 && config.band(tier.band).starvation.share() > 0.0;
             if is_due
-                && let Some(place) = Self::head_of(tier)
+                && let Some(place) = self.head_of(tier)
                 && self
                     .get(place)
                     .is_some_and(|waiting| tier.share.covers(waiting.cost))
@@ -127,11 +127,11 @@ impl Queue {
         }
     }
 
-    fn head_of(tier: &Tier) -> Option<Place> {
+    fn head_of(&self, tier: &Tier) -> Option<Place> {
         let retry = tier
             .models
             .values()
-            .filter_map(|heads| heads.retries.first())
+            .filter_map(|heads| self.retries(heads).next())
             .min();
         let head = || {
             tier.models
@@ -140,7 +140,15 @@ impl Queue {
                 .min()
                 .map(|head| head.place)
         };
-        retry.copied().or_else(head)
+        retry.or_else(head)
+    }
+
+    /// Later attempts, the oldest first, of flows that are not over their quotas.
+    fn retries<'a>(&'a self, heads: &'a Heads) -> impl Iterator<Item = Place> + 'a {
+        heads.retries.iter().copied().filter(|place| {
+            self.get(*place)
+                .is_some_and(|waiting| !self.flow_of(waiting.line).parked)
+        })
     }
 
     /// Adds the first `most` of one model in one band.
@@ -152,8 +160,8 @@ impl Queue {
         ranked: &mut Vec<(u64, Timestamp, Place)>,
     ) {
         let end = ranked.len() + most;
-        for place in heads.retries.iter().take(most) {
-            ranked.push((0, Timestamp::ZERO, *place));
+        for place in self.retries(heads).take(most) {
+            ranked.push((0, Timestamp::ZERO, place));
         }
         let mut order = heads.order.iter().peekable();
         let mut rests: Vec<Rest<'_>> = Vec::new();
