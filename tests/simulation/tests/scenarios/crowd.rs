@@ -25,7 +25,7 @@ impl Habit {
             prompt,
             output,
             band: 0,
-            during: (0.0, 120.0),
+            during: (0.0, 60.0),
         }
     }
 

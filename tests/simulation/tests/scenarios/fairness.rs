@@ -72,7 +72,7 @@ fn four_skewed_tenants_share_fairly_at_four_times_what_the_pool_sustains() {
         ("same work", SAME_WORK, 0.99),
         ("one hog", ONE_HOG, 0.92),
     ] {
-        let habits = times(habits, 4.0).map(|habit| habit.during(0.0, 60.0));
+        let habits = times(habits, 4.0).map(|habit| habit.during(0.0, 40.0));
         let figures = run(&refusing(), &crowd(&habits, 1)).figures();
         println!("{name:<11} × 4: Jain {:.4}", figures.jain);
         assert!(figures.jain >= least, "{name}: Jain {}", figures.jain);

@@ -1,5 +1,8 @@
 //! A victim beside a tenant that asks for ten times its share.
 
+use pool_simulator::Scenario;
+use scheduler_core::flow::{FairOrder, FlowConfig};
+
 use crate::crowd::{Habit, crowd};
 use crate::{quantile, refused, refusing, run};
 
@@ -27,7 +30,6 @@ fn victim(of: u32, prompt: u32, noise: u32, order: FairOrder, seed: u64) -> (f64
         },
         ..refusing()
     };
-    let habits: Vec<Habit> = habits.iter().map(|habit| habit.during(0.0, 60.0)).collect();
     let outcome = run(&scenario, &crowd(&habits, seed));
     let own = || outcome.records.iter().filter(|record| record.tenant == 0);
     let wait = quantile(own().map(|record| record.waited_s), 0.95);

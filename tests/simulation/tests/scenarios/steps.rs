@@ -11,7 +11,7 @@ const CALM: [Habit; 2] = [Habit::new(3.0, 6_000, 300), Habit::new(6.0, 800, 250)
 
 #[test]
 fn case_01_a_step_of_ten_times_the_load_waits_here_and_not_inside_the_engines() {
-    let step = CALM.map(|habit| habit.times(9.0).during(30.0, 40.0));
+    let step = CALM.map(|habit| habit.times(9.0).during(15.0, 25.0));
     let all: Vec<Habit> = CALM.into_iter().chain(step).collect();
     for scenario in [
         refusing(),
@@ -21,9 +21,9 @@ fn case_01_a_step_of_ten_times_the_load_waits_here_and_not_inside_the_engines() 
         },
     ] {
         let outcome = run(&scenario, &crowd(&all, 1));
-        let late = outcome.figures_where(|record| record.arrived_s >= 80.0);
+        let late = outcome.figures_where(|record| record.arrived_s >= 50.0);
         println!(
-            "{:?}: deepest engine queue {}, refused {:.2} %, goodput of who came 40 s later {:.2} %",
+            "{:?}: deepest engine queue {}, refused {:.2} %, goodput of who came 25 s later {:.2} %",
             scenario.refuse,
             outcome.deepest_engine_queue,
             100.0 * refused(&outcome, |_| true),
@@ -59,8 +59,8 @@ fn case_02_ten_seconds_without_metrics_cost_neither_throughput_nor_a_refusal() {
             };
             run(&scenario, &load)
         };
-        let (seen, dark) = (with(None), with(Some((50.0, 60.0))));
-        let throughput = |outcome: &Outcome| completed(outcome, 50.0, 60.0);
+        let (seen, dark) = (with(None), with(Some((30.0, 40.0))));
+        let throughput = |outcome: &Outcome| completed(outcome, 30.0, 40.0);
         println!(
             "{engines} engines: completed in these 10 s {} with metrics, {} without; goodput {:.2} / {:.2} %",
             throughput(&seen),
