@@ -68,7 +68,7 @@ fn line(waiting: u64, flows: u64) {
         let clock = Instant::now();
         pool.handle(now, Input::Arrive(request));
         while let Some(output) = pool.poll_output() {
-            note(output, &mut sent);
+            note(&output, &mut sent);
         }
         join.push(clock.elapsed().as_secs_f64());
     }
@@ -93,15 +93,15 @@ fn line(waiting: u64, flows: u64) {
             .into_iter()
             .chain(std::iter::from_fn(|| pool.poll_output()))
         {
-            note(output, &mut sent);
+            note(&output, &mut sent);
         }
     }
     println!("an end lets the next one go       {}", Times::of(leave));
 }
 
-fn note(output: Output, sent: &mut Vec<BookingId>) {
+fn note(output: &Output, sent: &mut Vec<BookingId>) {
     if let Output::Dispatch { booking, .. } = output {
-        sent.push(booking);
+        sent.push(*booking);
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Waiting {
     pub(crate) passed: u32,
     pub(crate) found: Found,
     pub(crate) timer: Option<Timestamp>,
+    /// When it has been in its band for long enough to be raised.
+    pub(crate) ages_at: Timestamp,
     line: u32,
 }
 
@@ -172,6 +174,7 @@ impl Queue {
             passed: 0,
             found: Found::default(),
             timer: None,
+            ages_at: Timestamp::MAX,
             line: u32::MAX,
             request: arrival.request,
         };

@@ -19,6 +19,8 @@ const RETRY_AFTER: (f64, f64) = (1.0, 60.0);
 /// The drain rate is trusted once something has waited for so many seconds without a break, and this much waits.
 const TRUSTED_AFTER_S: u64 = 5;
 const TRUSTED_LENGTH: usize = 64;
+/// A request stays in a band for so long at least.
+const LEAST_AGE: Duration = Duration::from_millis(1);
 /// A target for the first token where none is set: a second and so many times the prefill of the whole prompt.
 const DEFAULT_TTFT: (f64, f64) = (1.0, 3.0);
 
@@ -34,12 +36,16 @@ impl Pool {
             return self.refuse(now, request.key, RefusalKind::QueueExpired, Duration::ZERO);
         }
         let arrival = self.arrival(now, request);
+        let ages_at = self.ages_at(now, arrival.request.band);
         let look = arrival
             .expires
             .min(now + self.config.flow.no_endpoint_ttl)
-            .min(self.ages_at(now, arrival.request.band));
+            .min(ages_at);
         self.busy_since.get_or_insert(now);
         let place = self.queue.push(now, &self.config.flow, arrival);
+        if let Some(waiting) = self.queue.get_mut(place) {
+            waiting.ages_at = ages_at;
+        }
         self.set_waiting_timer(place, look);
         self.newly.push(place);
         self.wants_plan |= self.may_be_next(place);
@@ -106,7 +112,7 @@ impl Pool {
     fn ages_at(&self, now: Timestamp, band: governance_context::Band) -> Timestamp {
         match self.config.flow.band(band).aging {
             Aging::Off => Timestamp::MAX,
-            Aging::Every(period) => now + period,
+            Aging::Every(period) => now + period.max(LEAST_AGE),
         }
     }
 
@@ -141,15 +147,19 @@ impl Pool {
         {
             return self.refuse_over_quota(now, place, scope, over);
         }
-        if let Some(scope) = self.queue.over_limit(&self.config.flow, place) {
+        // One large request may take the place of several small ones.
+        while let Some(scope) = self.queue.over_limit(&self.config.flow, place) {
             let other = match scope {
-                Scope::Flow => None,
-                Scope::Band | Scope::Pool => self.queue.displaceable(band),
+                Scope::Flow | Scope::Band => None,
+                Scope::Pool => self.queue.displaceable(band),
             };
-            return match other.filter(|_| scope == Scope::Pool) {
+            match other {
                 Some(other) => self.refuse_waiting(now, other, RefusalKind::Displaced, None),
-                None => self.refuse_waiting(now, place, RefusalKind::QueueFull(scope), None),
-            };
+                None => {
+                    let kind = RefusalKind::QueueFull(scope);
+                    return self.refuse_waiting(now, place, kind, None);
+                }
+            }
         }
         if let Some(wait) = self.predicted_wait(now, band)
             && now + wait > expires
@@ -207,6 +217,7 @@ impl Pool {
         };
         waiting.timer = None;
         let (expires, arrived, band) = (waiting.expires, waiting.arrived, waiting.band);
+        let ages_at = waiting.ages_at;
         let Some(waiting) = self.queue.get(place) else {
             return;
         };
@@ -221,22 +232,35 @@ impl Pool {
             }
             Some(_) | None => {}
         }
-        let aging = self.config.flow.band(band).aging;
-        let place = match (aging, self.queue.band_above(&self.config.flow, band)) {
-            (Aging::Every(_), Some(above)) => self
-                .queue
-                .raise(now, &self.config.flow, place, above)
-                .unwrap_or(place),
-            (Aging::Every(_) | Aging::Off, _) => place,
-        };
+        let (place, ages_at) = self.age(now, place, band, ages_at);
         self.wants_plan = true;
-        let band = self.queue.get(place).map_or(band, |waiting| waiting.band);
         let next = if no_endpoint_since > now {
             expires.min(no_endpoint_since)
         } else {
             expires
         };
-        self.set_waiting_timer(place, next.min(self.ages_at(now, band)));
+        self.set_waiting_timer(place, next.min(ages_at));
+    }
+
+    /// Raises a request that has been in its band for long enough; returns where it is now and when it ages next.
+    fn age(
+        &mut self,
+        now: Timestamp,
+        place: Place,
+        band: governance_context::Band,
+        ages_at: Timestamp,
+    ) -> (Place, Timestamp) {
+        if ages_at > now {
+            return (place, ages_at);
+        }
+        let above = self.queue.band_above(&self.config.flow, band);
+        let raised = above.and_then(|above| self.queue.raise(now, &self.config.flow, place, above));
+        let (place, band) = raised.zip(above).unwrap_or((place, band));
+        let ages_at = self.ages_at(now, band);
+        if let Some(waiting) = self.queue.get_mut(place) {
+            waiting.ages_at = ages_at;
+        }
+        (place, ages_at)
     }
 
     pub(super) fn cancel(&mut self, now: Timestamp, key: RequestKey) {

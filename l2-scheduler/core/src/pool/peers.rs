@@ -8,6 +8,8 @@ use crate::endpoint::view::Foreign;
 use crate::peers::{SLACK_EDGES, VECTOR_LIFE};
 use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
 
+/// A scheduler that says nothing for so long is gone.
+const GONE_S: f64 = 10.0;
 /// Schedulers of one pool at most; who is heard of later is not counted.
 const MOST_PEERS: usize = 64;
 
@@ -38,10 +40,8 @@ impl Peers {
 
     /// How old the newest word of any other scheduler is; nothing while there is none.
     pub(super) fn silence(&self, now: Timestamp) -> Option<f64> {
-        self.heard
-            .values()
-            .max()
-            .map(|newest| now.seconds_since(*newest))
+        let newest = self.heard.values().max()?;
+        Some(now.seconds_since(*newest)).filter(|seconds| *seconds < GONE_S)
     }
 }
 
@@ -80,6 +80,8 @@ impl Pool {
     }
 
     pub(super) fn peer_load(&mut self, now: Timestamp, peer: PeerId, vector: LoadVector) {
+        let heard = &mut self.peers.heard;
+        heard.retain(|_, at| now.seconds_since(*at) < GONE_S);
         let is_known = self.peers.heard.contains_key(&peer);
         if !is_known && self.peers.heard.len() >= MOST_PEERS {
             return;
@@ -95,6 +97,7 @@ impl Pool {
                 .endpoints
                 .iter_mut()
                 .find(|endpoint| endpoint.name == load.endpoint)
+                .filter(|endpoint| endpoint.peers.iter().all(|(other, ..)| *other != peer))
             {
                 endpoint.peers.push((peer, now, load));
             }
@@ -115,14 +118,14 @@ impl Pool {
             .iter()
             .filter(|(_, at, _)| now.since(*at) < VECTOR_LIFE);
         for (_, _, load) in fresh {
-            others.waiting += load.prefilling;
-            others.running += load.decoding;
+            others.waiting = others.waiting.saturating_add(load.prefilling);
+            others.running = others.running.saturating_add(load.decoding);
             others.context += load.decoding_context as f64;
             others.pending_context += load.pending_context as f64;
             others.pending_tokens += load.pending_tokens as f64;
             others.pending_area += load.pending_double_area as f64 / 2.0;
             for (sum, count) in others.slack.iter_mut().zip(load.slack) {
-                *sum += count;
+                *sum = sum.saturating_add(count);
             }
         }
         // Prompts nobody describes are taken to be as long as our own on average.

@@ -1,5 +1,7 @@
 //! Behaviour of a pool, told event by event.
 
+mod acceptance;
+mod bands;
 mod choice;
 mod flow;
 mod health;

@@ -357,7 +357,8 @@ impl Queue {
         entry.running -= 1;
         entry.meter.end(cost, actual);
         let weight = u64::from(weight);
-        let tag = (entry.tag + actual / weight).saturating_sub(cost / weight);
+        let tag = entry.tag.saturating_add(actual / weight);
+        let tag = tag.saturating_sub(cost / weight);
         let (band, is_parked) = (entry.band, entry.parked);
         self.set_tag(flow, tag);
         let tier = self.tier_mut(band);
