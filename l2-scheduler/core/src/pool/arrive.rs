@@ -153,13 +153,10 @@ impl Pool {
                 Scope::Flow | Scope::Band => None,
                 Scope::Pool => self.queue.displaceable(band),
             };
-            match other {
-                Some(other) => self.refuse_waiting(now, other, RefusalKind::Displaced, None),
-                None => {
-                    let kind = RefusalKind::QueueFull(scope);
-                    return self.refuse_waiting(now, place, kind, None);
-                }
-            }
+            let Some(other) = other else {
+                return self.refuse_waiting(now, place, RefusalKind::QueueFull(scope), None);
+            };
+            self.refuse_waiting(now, other, RefusalKind::Displaced, None);
         }
         if let Some(wait) = self.predicted_wait(now, band)
             && now + wait > expires

@@ -39,13 +39,6 @@ pub(crate) fn times(habits: [Habit; 4], factor: f64) -> [Habit; 4] {
     habits.map(|habit| habit.times(factor))
 }
 
-/// Figures of every seed, printed; the mean over seeds of what `figure` takes from them.
-fn mean(name: &str, seeds: u64, mut figure: impl FnMut(u64) -> f64) -> f64 {
-    let values: Vec<f64> = (1..=seeds).map(&mut figure).collect();
-    println!("{name}: {values:.4?}");
-    values.iter().sum::<f64>() / seeds as f64
-}
-
 #[test]
 fn four_skewed_tenants_share_fairly_at_twice_what_the_pool_sustains() {
     for (name, habits) in CROWDS {

@@ -213,7 +213,7 @@ fn odd_requests_are_served_or_refused_and_harm_nobody() {
         "an unknown band has the settings of the others"
     );
     let past = bench.ask_with(&tokens(2, 50), |request| {
-        request.expires_at = Some(Timestamp(1))
+        request.expires_at = Some(Timestamp(1));
     });
     assert_eq!(kind(&bench, past), Some(RefusalKind::QueueExpired));
     let absurd = bench.ask_with(&tokens(3, 50), |request| {
