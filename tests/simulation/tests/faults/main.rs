@@ -1,0 +1,76 @@
+//! A pool in trouble, from a seed: engines that refuse, die, hang and slow down, endpoints that leave, come back, change
+//! their engine and are told twice, schedulers without metrics or with old word of each other, clients that leave, settings
+//! that change and bands that disappear while requests wait, clocks that jump. After every event each scheduler is held to
+//! plain bookkeeping on the side.
+//!
+//! A seed that fails is named; `HEADPOND_SIMULATION_SEED=N cargo test -p headpond-simulation --test faults` runs it alone.
+//!
+//! The numbered cases of scheduling are tested here, in `scenarios`, and in `l2-scheduler/core/src/pool/tests`:
+//! 1 and 2 `scenarios/steps.rs`; 3, 5, 7, 12, 14, 23, 27 and 33 here, for all seeds; 4, 13, 15 `residency.rs`; 6
+//! `choice.rs`; 8 `scenarios/fairness.rs` and `neighbour.rs`; 9 and 10 `queue.rs`, `flow.rs` and `acceptance.rs`; 11
+//! `scenarios/bands.rs`; 26 is about labels of metrics, `l2-scheduler/proxy/src/metrics`.
+
+mod chance;
+mod check;
+mod client;
+mod trouble;
+mod world;
+
+use world::{Tally, World};
+
+const SEEDS: u64 = 20;
+/// Events of one seed before everything heals.
+const EVENTS: u32 = 6_000;
+/// Second looks that may find somebody, of so many. (A turn ends once it has looked at all that waits since the last one
+/// left; that one may have been what kept a lower band back. The next look is at most 50 ms away.)
+const SECOND_FINDS: f64 = 0.03;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "whoever replays a seed says so in the environment"
+)]
+fn chosen_seed() -> Option<u64> {
+    let seed = std::env::var("HEADPOND_SIMULATION_SEED").ok()?;
+    Some(seed.parse().expect("HEADPOND_SIMULATION_SEED is a number"))
+}
+
+fn run(seed: u64) -> Tally {
+    println!("seed {seed}");
+    let mut world = World::new(seed);
+    for _ in 0..EVENTS {
+        world.step();
+    }
+    world.heal();
+    println!("  {:?}", world.tally());
+    world.tally()
+}
+
+#[test]
+fn whatever_goes_wrong_every_request_has_one_outcome_and_every_counter_is_true() {
+    if let Some(seed) = chosen_seed() {
+        run(seed);
+        return;
+    }
+    let mut total = Tally::default();
+    for seed in 0..SEEDS {
+        total += run(seed);
+    }
+    // The trouble must happen, or nothing is shown.
+    assert!(total.completed > 3_000, "{total:?}");
+    for count in [total.retried, total.canceled, total.abandoned, total.killed] {
+        assert!(count > 50, "{total:?}");
+    }
+    let finds = f64::from(total.second_finds) / f64::from(total.looks);
+    assert!(finds <= SECOND_FINDS, "{total:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_trouble() {
+    let log = || {
+        let mut world = World::new(3);
+        (0..2_000).for_each(|_| world.step());
+        world.heal();
+        format!("{:?} {}", world.tally(), world.digest())
+    };
+    assert_eq!(log(), log());
+}
