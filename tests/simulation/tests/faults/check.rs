@@ -97,7 +97,7 @@ impl World {
         );
         for endpoint in &snapshot.endpoints {
             let seat = &self.seats[endpoint.id.0 as usize];
-            let (mut sent, mut silent) = (0, 0);
+            let (mut dispatched, mut silent) = (0, 0);
             for index in &self.open {
                 let client = &self.clients[*index];
                 if let Place::Runs {
@@ -106,14 +106,14 @@ impl World {
                     && (scheduler, engine) == (at, endpoint.id.0)
                     && client.generation == seat.generation
                 {
-                    sent += 1;
+                    dispatched += 1;
                     silent += u32::from(!client.streams);
                 }
             }
             if seat.listed != Listed::Down {
                 assert_eq!(
                     (endpoint.bookings, endpoint.prefilling),
-                    (sent, silent),
+                    (dispatched, silent),
                     "{endpoint:?}"
                 );
                 assert_ne!(endpoint.state, EndpointState::Gone);

@@ -5,11 +5,12 @@
 //!
 //! A seed that fails is named; `HEADPOND_SIMULATION_SEED=N cargo test -p headpond-simulation --test faults` runs it alone.
 //!
-//! The numbered cases of scheduling are tested here, in `scenarios`, and in `l2-scheduler/core/src/pool/tests`:
-//! 1 and 2 `scenarios/steps.rs`; 3, 5, 7, 12, 14, 23, 27 and 33 here, for all seeds; 4, 13, 15 `residency.rs`; 6
-//! `choice.rs`; 8 `scenarios/fairness.rs` and `neighbour.rs`; 9 and 10 `queue.rs`, `flow.rs` and `acceptance.rs`; 11
-//! `scenarios/bands.rs`; 26 is about labels of metrics, `l2-scheduler/proxy/src/metrics`.
+//! Where the numbered cases of scheduling are tested: 3, 12, 23, 27 here, for all seeds; 1 and 2 in `scenarios/steps.rs`; 8 in
+//! `scenarios/fairness.rs` and `neighbour.rs`; 11 in `scenarios/bands.rs`; in `l2-scheduler/core/src/pool/tests` 4, 5, 14, 15 in
+//! `residency.rs`, 6 in `choice.rs`, 7, 9, 10 in `queue.rs`; the labels of 26 in `l2-scheduler/proxy/src/metrics`. Of 33, what a
+//! scheduler can do is here: an endpoint that is replaced or gone is sent nothing.
 
+mod attempts;
 mod chance;
 mod check;
 mod client;

@@ -111,8 +111,8 @@ fn t07_a_low_band_gets_its_guaranteed_share_or_may_starve_as_its_setting_says() 
     let both: Vec<Habit> = mixed(1, 2.0).chain(mixed(0, 0.5)).collect();
     let load = crowd(&both, 1);
     for (starvation, least, most) in [
-        (Starvation::Share(0.1), 0.09, 0.13),
-        (Starvation::Share(0.2), 0.19, 0.23),
+        (Starvation::Share(0.1), 0.09, 0.11),
+        (Starvation::Share(0.2), 0.19, 0.21),
         (Starvation::Allowed, 0.0, 0.03),
     ] {
         let scenario = with_bands([(1, refuses_doomed()), (0, waits(30, starvation))]);
@@ -175,5 +175,6 @@ fn long_prompts_inside_a_tenant_are_not_the_only_ones_refused() {
         long * 100.0,
         short * 100.0
     );
-    assert!(short > 0.0 && long < 1.0);
+    // Some of both, but far from alike: 95 % of the long ones and 6 % of the others.
+    assert!(short > 0.03 && long < 0.98);
 }

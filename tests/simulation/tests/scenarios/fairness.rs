@@ -58,8 +58,8 @@ fn four_skewed_tenants_share_fairly_at_twice_what_the_pool_sustains() {
 
 #[test]
 fn four_skewed_tenants_share_fairly_at_four_times_what_the_pool_sustains() {
-    // Short of 0.99 is only the crowd with a tenant of 30,000-token prompts at a quarter of the hog's share (0.936 to
-    // 0.956): a tenth of its requests go while 0.4 of them arrive in a second, and each is doomed within seconds.
+    // The crowd with a hog falls short in longer runs: 0.936 to 0.956 over three seeds of two minutes, where its tenant of
+    // 30,000-token prompts has 38 to 46 % refused.
     for (name, habits, least) in [
         ("same count", SAME_COUNT, 0.99),
         ("same work", SAME_WORK, 0.99),

@@ -1,0 +1,217 @@
+//! What schedulers ask for, and what engines make of it.
+
+use std::time::Duration;
+
+use engine_model::Event;
+use scheduler_core::{AttemptEnd, BookingId, EndpointId, Input, Output};
+
+use crate::client::{Client, Place};
+use crate::world::{Listed, Mood, World};
+
+/// A client asks so often.
+const ATTEMPTS: usize = 3;
+
+impl World {
+    pub(crate) fn act(&mut self, scheduler: usize, output: Output) {
+        match output {
+            Output::Dispatch {
+                request,
+                booking,
+                endpoint,
+                ..
+            } => {
+                self.note(request.0 << 8 | u64::from(endpoint.0));
+                self.send(scheduler, request.0 as usize, booking, endpoint.0);
+            }
+            Output::Refuse { request, refusal } => {
+                self.note(request.0 << 8 | 255);
+                let index = request.0 as usize;
+                self.must_wait(scheduler, index);
+                assert!(!refusal.kind.code().is_empty());
+                self.tally.refused += 1;
+                self.end(index);
+            }
+            Output::Probe { endpoint } => {
+                let mood = self.seats[endpoint.0 as usize].mood;
+                let ok = matches!(mood, Mood::Well | Mood::Slow(_));
+                self.feed(scheduler, Input::Probed { endpoint, ok });
+            }
+            Output::Abandon { booking } => {
+                let of = |index: &usize| self.clients[*index].is_attempt(scheduler, booking);
+                let index = self.open.iter().copied().find(of);
+                let index = index.expect("only what runs is abandoned");
+                self.tally.abandoned += 1;
+                self.fail(index, AttemptEnd::Failed);
+            }
+        }
+    }
+
+    fn must_wait(&self, scheduler: usize, index: usize) {
+        let place = self.clients[index].place;
+        assert_eq!(
+            place,
+            Place::Waits { scheduler },
+            "request {index}: one outcome"
+        );
+    }
+
+    fn send(&mut self, scheduler: usize, index: usize, booking: BookingId, engine: u32) {
+        self.must_wait(scheduler, index);
+        let client = &mut self.clients[index];
+        // At the very moment it expires it is refused.
+        assert!(
+            self.now < client.expires,
+            "request {index} was sent too late"
+        );
+        client.place = Place::Runs {
+            scheduler,
+            booking,
+            engine,
+        };
+        client.attempt += 1;
+        client.heard = self.now;
+        client.streams = false;
+        client.generation = self.seats[engine as usize].generation;
+        let seat = &mut self.seats[engine as usize];
+        assert_eq!(
+            seat.listed,
+            Listed::Up,
+            "request {index} was sent to engine {engine}"
+        );
+        if let Mood::Refuses(end) = seat.mood {
+            return self.fail(index, end);
+        }
+        let request = client.for_engine(index);
+        if seat.engine.submit(request).is_err() {
+            return self.fail(index, AttemptEnd::Rejected);
+        }
+        self.begin(engine as usize);
+    }
+
+    /// An attempt ends badly; its client tries again a few times, unless it has had something or is told it is at fault.
+    pub(crate) fn fail(&mut self, index: usize, end: AttemptEnd) {
+        let client = &self.clients[index];
+        let Place::Runs {
+            scheduler,
+            booking,
+            engine,
+        } = client.place
+        else {
+            unreachable!("only what runs can fail");
+        };
+        let may_retry = !client.streams && client.tried.len() + 1 < ATTEMPTS;
+        self.seats[engine as usize].engine.abort(client.id(index));
+        self.feed(scheduler, Input::Finished { booking, end });
+        // A second end of the same attempt hits nothing.
+        self.feed(scheduler, Input::Finished { booking, end });
+        if may_retry && matches!(end, AttemptEnd::Failed | AttemptEnd::Busy) {
+            self.tally.retried += 1;
+            self.clients[index].tried.push(EndpointId(engine));
+            self.ask(index, scheduler);
+        } else {
+            self.tally.refused += 1;
+            self.end(index);
+        }
+    }
+
+    pub(crate) fn end(&mut self, index: usize) {
+        self.clients[index].place = Place::Over;
+        self.open.retain(|open| *open != index);
+    }
+
+    /// A client whose request runs leaves.
+    pub(crate) fn hang_up(&mut self, index: usize) {
+        if let Place::Runs {
+            scheduler,
+            booking,
+            engine,
+        } = self.clients[index].place
+        {
+            let id = self.clients[index].id(index);
+            self.seats[engine as usize].engine.abort(id);
+            let end = AttemptEnd::ClientClosed;
+            self.feed(scheduler, Input::Finished { booking, end });
+            self.tally.canceled += 1;
+            self.end(index);
+        }
+    }
+
+    fn begin(&mut self, engine: usize) {
+        let seat = &mut self.seats[engine];
+        if seat.ends.is_some() || seat.mood == Mood::Hangs {
+            return;
+        }
+        if let Some(run) = seat.engine.begin(1) {
+            let factor = if let Mood::Slow(factor) = seat.mood {
+                factor
+            } else {
+                1
+            };
+            let duration: Duration = run.duration * factor;
+            seat.ends = Some(self.now + duration.as_nanos() as u64);
+        }
+    }
+
+    pub(crate) fn step_ends(&mut self, engine: usize) {
+        let events: Vec<Event> = self.seats[engine].engine.finish().to_vec();
+        self.seats[engine].ends = None;
+        self.begin(engine);
+        for event in events {
+            self.observe(event);
+        }
+    }
+
+    fn observe(&mut self, event: Event) {
+        match event {
+            Event::Tokens {
+                request,
+                new,
+                total,
+            } => {
+                let Some((index, scheduler, booking)) = self.running(request) else {
+                    return;
+                };
+                self.clients[index].heard = self.now;
+                self.clients[index].streams = true;
+                if new == total {
+                    self.feed(scheduler, Input::FirstToken(booking));
+                } else if total.is_multiple_of(4) {
+                    let output_tokens = u64::from(total);
+                    self.feed(
+                        scheduler,
+                        Input::Progress {
+                            booking,
+                            output_tokens,
+                        },
+                    );
+                }
+            }
+            Event::Finished { request } => {
+                let Some((index, scheduler, booking)) = self.running(request) else {
+                    return;
+                };
+                let output_tokens = u64::from(self.clients[index].output);
+                let end = AttemptEnd::Completed {
+                    cached_tokens: None,
+                    output_tokens,
+                };
+                self.feed(scheduler, Input::Finished { booking, end });
+                self.tally.completed += 1;
+                self.end(index);
+            }
+            Event::Admitted { .. } | Event::Preempted { .. } => {}
+        }
+    }
+
+    /// The attempt that an engine means, unless it was taken from it.
+    fn running(&self, request: engine_model::RequestId) -> Option<(usize, usize, BookingId)> {
+        let index = Client::index(request);
+        let client = &self.clients[index];
+        match client.place {
+            Place::Runs {
+                scheduler, booking, ..
+            } if client.id(index) == request => Some((index, scheduler, booking)),
+            Place::Runs { .. } | Place::Waits { .. } | Place::Over => None,
+        }
+    }
+}
