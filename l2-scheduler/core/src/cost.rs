@@ -7,11 +7,11 @@ mod tests;
 pub(crate) use calibration::{Calibration, Pace};
 
 /// Weight of decoding streams that a prefill slows down.
-pub(crate) const BETA: f64 = 0.02;
+const BETA: f64 = 0.02;
 /// Weight of the own decode slow-down.
-pub(crate) const GAMMA: f64 = 0.3;
+const GAMMA: f64 = 0.3;
 /// Output tokens assumed for the own decode slow-down.
-pub(crate) const TYPICAL_OUTPUT: f64 = 300.0;
+const TYPICAL_OUTPUT: f64 = 300.0;
 /// Price of duplicate work at most.
 const MAX_KAPPA: f64 = 20.0;
 /// Utilisation is capped here, or the price would have no bound.
@@ -96,6 +96,23 @@ pub(crate) struct Offer {
     pub(crate) handicap_s: f64,
 }
 
+impl Offer {
+    /// Seconds for slowing others down.
+    pub(crate) fn others_s(&self) -> f64 {
+        self.prefill_s * BETA * self.decoding
+    }
+
+    /// Seconds for its own slower decoding.
+    pub(crate) fn decode_s(&self) -> f64 {
+        GAMMA * TYPICAL_OUTPUT * self.context_s
+    }
+
+    /// Seconds for computing what is cached elsewhere.
+    pub(crate) fn duplicate_s(&self, kappa: f64, least_prefill_s: f64) -> f64 {
+        kappa * (self.prefill_s - least_prefill_s)
+    }
+}
+
 /// Price of work done twice: the scarcer the machine, the dearer.
 pub(crate) fn kappa(factor: f64, prefill_utilisation: f64, kv_utilisation: f64) -> f64 {
     let rho = prefill_utilisation
@@ -107,8 +124,9 @@ pub(crate) fn kappa(factor: f64, prefill_utilisation: f64, kv_utilisation: f64) 
 /// Cost of an endpoint: own time to first token and that of others, duplicate work, own decode slow-down.
 pub(crate) fn cost(offer: &Offer, kappa: f64, least_prefill_s: f64) -> f64 {
     offer.queue_s
-        + offer.prefill_s * (1.0 + BETA * offer.decoding)
-        + kappa * (offer.prefill_s - least_prefill_s)
-        + GAMMA * TYPICAL_OUTPUT * offer.context_s
+        + offer.prefill_s
+        + offer.others_s()
+        + offer.duplicate_s(kappa, least_prefill_s)
+        + offer.decode_s()
         + offer.handicap_s
 }

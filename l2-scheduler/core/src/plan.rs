@@ -11,7 +11,7 @@ pub(crate) use misses::Stream;
 pub(crate) use spot::Spot;
 
 use crate::TieBreak;
-use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
+use crate::cost::cost;
 use crate::policy::SLIGHT;
 
 /// Expected misses tolerated before a request is held back.
@@ -83,8 +83,9 @@ pub(crate) struct Proposal {
     pub(crate) tie: Option<TieBreak>,
 }
 
-/// Fills in what every place costs, without misses.
-pub(crate) fn price(ask: &Ask, spots: &[Spot], places: &mut [Place]) -> f64 {
+/// Fills in what every place costs, without misses; returns the seconds to the first token wherever it would be quickest,
+/// with some to spare.
+fn price(ask: &Ask, spots: &[Spot], places: &mut [Place]) -> f64 {
     let mut least = f64::INFINITY;
     let mut soonest = f64::INFINITY;
     for place in &mut *places {
@@ -96,11 +97,7 @@ pub(crate) fn price(ask: &Ask, spots: &[Spot], places: &mut [Place]) -> f64 {
     for place in places {
         let spot = &spots[place.spot as usize];
         place.misses = None;
-        place.base_s = spot.queue_s
-            + place.prefill_s * (1.0 + BETA * spot.decoding)
-            + ask.kappa * (place.prefill_s - least)
-            + GAMMA * TYPICAL_OUTPUT * spot.context_s()
-            + spot.handicap_s
+        place.base_s = cost(&spot.offer(place.prefill_s), ask.kappa, least)
             + if spot.prudent_s(place.prefill_s) > ask.left_s {
                 TOO_LATE_S
             } else {

@@ -3,7 +3,7 @@
 
 mod choice;
 
-pub(crate) use choice::{Choice, Ties, choose, ranking};
+pub(crate) use choice::{Ties, choose, ranking};
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,6 +7,7 @@ mod arrive;
 mod attempts;
 mod bind;
 mod config;
+mod consider;
 mod dispatch;
 mod event;
 mod fleet;
@@ -87,6 +88,8 @@ pub struct Pool {
     newly: Vec<Place>,
     /// Prompts that were sent and are not in the index yet.
     unstored: Vec<(Holder, Vec<Block>)>,
+    /// The latest scrape of any endpoint.
+    observed_at: Timestamp,
     /// Counts changes of who is there, so that look-ups into the index know when they are out of date.
     fleet_version: u64,
     /// Distinguishes endpoints that used one id after the other.
@@ -130,6 +133,7 @@ impl Pool {
             plan_timer: None,
             newly: Vec::new(),
             unstored: Vec::new(),
+            observed_at: Timestamp::ZERO,
             horizon: None,
             saturation: 0.0,
             fleet_version: 0,
@@ -145,7 +149,6 @@ impl Pool {
         // A clock that goes back stands still.
         let now = now.max(self.now);
         self.now = now;
-        // Whoever did not ask until `None` is caught up with here: an endpoint may be about to leave.
         self.store();
         match input {
             Input::EndpointUp(spec) => self.endpoint_up(now, &spec),
@@ -204,20 +207,16 @@ impl Pool {
         self.timers.next()
     }
 
-    /// What to do next, until `None`. All that happened since the last `None` is planned together; the call that returns
-    /// `None` does what nobody waits for.
+    /// What to do next, until `None`. All that happened since the last `None` is planned together.
     pub fn poll_output(&mut self) -> Option<Output> {
         while self.outputs.is_empty() && (self.wants_plan || !self.newly.is_empty()) {
             self.turn(self.now);
         }
-        let output = self.outputs.pop_front();
-        if output.is_none() {
-            self.store();
-        }
-        output
+        self.outputs.pop_front()
     }
 
-    /// Puts what was sent into the index. (Storing a long prompt takes longer than choosing its endpoint.)
+    /// Puts what was sent into the index: with the next event, because storing a long prompt takes longer than choosing its
+    /// endpoint, and its client need not wait for it.
     fn store(&mut self) {
         for (holder, blocks) in self.unstored.drain(..) {
             self.residency.insert(holder, &blocks);

@@ -13,37 +13,17 @@ use crate::answer::{Problem, whole_ms};
 impl Problem {
     /// The event that ends a stream with this problem.
     pub(crate) fn event(&self, route: &Route) -> Bytes {
-        let code = self.code.as_str();
-        match route {
-            Route::Messages => {
-                let error =
-                    json!({"type": self.anthropic_type(), "message": self.message, "code": code});
-                event(
-                    Some("error"),
-                    &json!({"type": "error", "error": self.with_advice(error)}),
-                )
+        let (code, message) = (self.code.as_str(), &self.message);
+        let error = match Form::of(route) {
+            Form::Messages => {
+                json!({"type": self.anthropic_type(), "message": message, "code": code})
             }
-            Route::Responses => {
-                let error = json!({"code": code, "message": self.message});
-                let response = json!({"object": "response", "status": "failed", "error": self.with_advice(error)});
-                event(
-                    Some("response.failed"),
-                    &json!({"type": "response.failed", "response": response}),
-                )
+            Form::Responses => json!({"code": code, "message": message}),
+            Form::OpenAi => {
+                json!({"message": message, "type": self.code.kind(), "param": null, "code": code})
             }
-            Route::ChatCompletions
-            | Route::Completions
-            | Route::Embeddings
-            | Route::Rerank
-            | Route::CountTokens
-            | Route::Tokenize
-            | Route::Detokenize
-            | Route::Models
-            | Route::Model(_) => {
-                let error = json!({"message": self.message, "type": self.code.kind(), "param": null, "code": code});
-                event(None, &json!({"error": self.with_advice(error)}))
-            }
-        }
+        };
+        Form::of(route).event(&self.with_advice(error))
     }
 
     /// A stream has no header left to say when to come back.
@@ -73,25 +53,47 @@ pub(crate) fn engine_error(route: &Route, status: StatusCode, body: &[u8]) -> Op
     error
         .as_object_mut()?
         .insert("code".to_owned(), status.as_u16().into());
-    Some(match route {
-        Route::Messages => event(Some("error"), &json!({"type": "error", "error": error})),
-        Route::Responses => {
-            let response = json!({"object": "response", "status": "failed", "error": error});
-            event(
-                Some("response.failed"),
-                &json!({"type": "response.failed", "response": response}),
-            )
+    Some(Form::of(route).event(&error))
+}
+
+/// The forms an error can have in a stream.
+#[derive(Clone, Copy)]
+enum Form {
+    OpenAi,
+    Responses,
+    Messages,
+}
+
+impl Form {
+    fn of(route: &Route) -> Self {
+        match route {
+            Route::Messages => Self::Messages,
+            Route::Responses => Self::Responses,
+            Route::ChatCompletions
+            | Route::Completions
+            | Route::Embeddings
+            | Route::Rerank
+            | Route::CountTokens
+            | Route::Tokenize
+            | Route::Detokenize
+            | Route::Models
+            | Route::Model(_) => Self::OpenAi,
         }
-        Route::ChatCompletions
-        | Route::Completions
-        | Route::Embeddings
-        | Route::Rerank
-        | Route::CountTokens
-        | Route::Tokenize
-        | Route::Detokenize
-        | Route::Models
-        | Route::Model(_) => event(None, &json!({ "error": error })),
-    })
+    }
+
+    fn event(self, error: &Value) -> Bytes {
+        match self {
+            Self::OpenAi => event(None, &json!({ "error": error })),
+            Self::Messages => event(Some("error"), &json!({"type": "error", "error": error})),
+            Self::Responses => {
+                let response = json!({"object": "response", "status": "failed", "error": error});
+                event(
+                    Some("response.failed"),
+                    &json!({"type": "response.failed", "response": response}),
+                )
+            }
+        }
+    }
 }
 
 /// Where a request stands.

@@ -2,8 +2,10 @@
 //!
 //! Costs are micro-WTU. The queue knows order, limits, quotas and fairness; where a request could go is the planner's.
 
+mod account;
 mod flows;
 mod order;
+mod rank;
 #[cfg(test)]
 mod tests;
 

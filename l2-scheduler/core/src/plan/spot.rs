@@ -1,7 +1,7 @@
 //! One endpoint during one plan: its load, and what has been planned onto it.
 
 use crate::Timestamp;
-use crate::cost::{StepModel, attention_area};
+use crate::cost::{Offer, StepModel, attention_area};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
@@ -80,16 +80,33 @@ impl Spot {
     }
 
     /// Seconds a step of one stream takes longer for the context of all.
-    pub(crate) fn context_s(&self) -> f64 {
+    fn context_s(&self) -> f64 {
         self.model.per_context * self.context * self.pace
     }
 
-    /// Whether a prompt of `prompt` tokens may go there now, with `gate` of a full step before it at most.
-    pub(crate) fn is_open(&self, prompt: u32, gate: f64) -> bool {
+    /// Memory a prompt takes: what is cached may be shared with others that run.
+    fn memory(&self, uncached: u32, cached: u32) -> f64 {
+        f64::from(uncached) + f64::from(cached) * self.sharing
+    }
+
+    /// What this endpoint offers a request whose prefill takes `prefill_s` there.
+    pub(crate) fn offer(&self, prefill_s: f64) -> Offer {
+        Offer {
+            queue_s: self.queue_s,
+            prefill_s,
+            decoding: self.decoding,
+            context_s: self.context_s(),
+            handicap_s: self.handicap_s,
+        }
+    }
+
+    /// Whether a prompt may go there now, with `gate` of a full step before it at most.
+    pub(crate) fn is_open(&self, uncached: u32, cached: u32, gate: f64) -> bool {
         self.queue_s <= gate * self.full_step_s
             && self.in_flight < self.places
             && self.prefilling < f64::from(self.depth)
-            && (self.kv_used + f64::from(prompt) <= self.kv_capacity || self.in_flight == 0)
+            && (self.kv_used + self.memory(uncached, cached) <= self.kv_capacity
+                || self.in_flight == 0)
             && !self.is_reserved
     }
 
@@ -99,7 +116,7 @@ impl Spot {
         self.pending_area += attention_area(uncached, cached);
         self.prefilling += 1.0;
         self.in_flight += 1;
-        self.kv_used += f64::from(uncached) + f64::from(cached) * self.sharing;
+        self.kv_used += self.memory(uncached, cached);
         self.settle();
     }
 

@@ -1,10 +1,10 @@
 //! Policies that bind at arrival: a request goes at once to whichever endpoint scores best among those with room.
 
 use super::Pool;
+use super::dispatch::{Contender, Verdict};
 use super::look::{cached_tokens, prompt_tokens, spread};
 use super::turn::{Scratch, Step};
 use crate::Timestamp;
-use crate::cost::Offer;
 use crate::filters::Eligible;
 use crate::flow::queue::{Pick, Place};
 use crate::plan::Spot;
@@ -51,7 +51,24 @@ impl Pool {
         if let Err((scope, over)) = self.queue.admits(now, &self.config.flow, pick.place, cost) {
             return self.stop_over_quota(now, pick.place, scope, over);
         }
-        self.dispatch_bound(now, pick, &choice, cost, filtered, scratch);
+        let options = scratch.rows.iter().zip(&scratch.scores);
+        let options = options.map(|(row, score)| Contender {
+            spot: scratch.spot_of[row.index as usize],
+            cached: row.cached,
+            uncached: row.uncached,
+            prefill_s: row.offer.prefill_s,
+            score: *score,
+            misses: None,
+        });
+        scratch.contenders.clear();
+        scratch.contenders.extend(options);
+        let verdict = Verdict {
+            ranking: choice.ranking,
+            tie: choice.tie,
+            filtered,
+            cost,
+        };
+        self.dispatch(now, pick, &verdict, scratch);
         Step::Moved
     }
 
@@ -83,13 +100,7 @@ impl Pool {
             index: spot.index,
             cached,
             uncached,
-            offer: Offer {
-                queue_s: spot.queue_s,
-                prefill_s: spot.prefill_s(uncached, cached),
-                decoding: spot.decoding,
-                context_s: spot.context_s(),
-                handicap_s: spot.handicap_s,
-            },
+            offer: spot.offer(spot.prefill_s(uncached, cached)),
             in_flight: spot.in_flight + spot.others,
             pending: spot.pending_tokens,
             kv_use: spot.kv_used / spot.kv_capacity,

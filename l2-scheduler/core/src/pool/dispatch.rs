@@ -3,21 +3,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::look::prompt_tokens;
 use super::timers::Timer;
 use super::turn::Scratch;
 use super::{Output, Pool};
-use crate::cost::{BETA, GAMMA, TYPICAL_OUTPUT};
-use crate::decision::{Candidate, Decision, Filtered, Predicted, Turn};
+use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
-use crate::plan::{Proposal, Spot};
-use crate::policy::{Choice, ranking};
 use crate::{BookingId, Timestamp};
 
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
 pub(super) const FIRST_MEAN_UNCACHED: f64 = 1000.0;
 const MEAN_STEP: f64 = 0.02;
+
+/// One endpoint a request could have gone to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contender {
+    /// Position among the spots.
+    pub(super) spot: u32,
+    pub(super) cached: u32,
+    pub(super) uncached: u32,
+    /// Seconds of the prefill there.
+    pub(super) prefill_s: f64,
+    /// What the policy ranked by; least wins.
+    pub(super) score: f64,
+    pub(super) misses: Option<f64>,
+}
+
+/// Which of the contenders won, and why.
+pub(super) struct Verdict {
+    /// The winner, then its closest rivals.
+    pub(super) ranking: Vec<usize>,
+    pub(super) tie: Option<TieBreak>,
+    pub(super) filtered: Filtered,
+    /// What its flow is charged.
+    pub(super) cost: u64,
+}
 
 /// Where a request goes, in numbers.
 #[derive(Clone, Copy)]
@@ -30,126 +50,61 @@ struct Target {
 }
 
 impl Pool {
-    pub(super) fn dispatch_planned(
+    /// Sends a request to the first of the ranking.
+    pub(super) fn dispatch(
         &mut self,
         now: Timestamp,
         pick: Pick,
-        proposal: &Proposal,
-        cost: u64,
+        verdict: &Verdict,
         scratch: &mut Scratch,
     ) {
-        let Some(waiting) = self.queue.get(pick.place) else {
-            return;
-        };
-        let prompt = prompt_tokens(&waiting.request);
-        let best = scratch.places[proposal.best];
-        scratch.scores.clear();
-        scratch
-            .scores
-            .extend(scratch.places.iter().map(crate::plan::Place::cost));
-        let ranking = ranking(&scratch.scores, proposal.best);
         let least = scratch
-            .places
+            .contenders
             .iter()
-            .map(|place| place.prefill_s)
+            .map(|contender| contender.prefill_s)
             .fold(f64::INFINITY, f64::min);
-        let candidates: Vec<_> = ranking
-            .iter()
-            .map(|at| {
-                let place = &scratch.places[*at];
-                let spot = &scratch.spots[place.spot as usize];
-                let duplicate = scratch.kappa * (place.prefill_s - least);
-                Candidate {
-                    score: scratch.scores[*at],
-                    misses: place.misses,
-                    duplicate_s: duplicate,
-                    ..self.candidate(spot, place.cached, prompt - place.cached)
-                }
-            })
-            .collect();
-        let spot = &scratch.spots[best.spot as usize];
-        let target = Target {
-            index: spot.index,
-            cached: best.cached,
-            uncached: prompt - best.cached,
-            queue_s: spot.queue_s,
-            prefill_s: best.prefill_s,
-        };
-        let mut decision = self.record(candidates, &target);
-        decision.tie = proposal.tie;
-        decision.kappa = scratch.kappa;
-        decision.eligible = scratch.places.len() as u32;
-        decision.filtered = scratch.filters.filtered;
-        decision.turn.misses = proposal.misses;
-        let spot = &mut scratch.spots[best.spot as usize];
-        spot.add(prompt - best.cached, best.cached);
-        self.send(now, pick, target, cost, decision, scratch);
-    }
-
-    pub(super) fn dispatch_bound(
-        &mut self,
-        now: Timestamp,
-        pick: Pick,
-        choice: &Choice,
-        cost: u64,
-        filtered: Filtered,
-        scratch: &mut Scratch,
-    ) {
-        let row = scratch.rows[choice.chosen];
-        let least = scratch
-            .rows
-            .iter()
-            .map(|row| row.offer.prefill_s)
-            .fold(f64::INFINITY, f64::min);
-        let spot_of = |index: u32| scratch.spot_of[index as usize] as usize;
-        let candidates: Vec<_> = choice
+        let candidates: Vec<_> = verdict
             .ranking
             .iter()
-            .map(|at| {
-                let row = &scratch.rows[*at];
-                let spot = &scratch.spots[spot_of(row.index)];
-                let duplicate = scratch.kappa * (row.offer.prefill_s - least);
-                Candidate {
-                    score: scratch.scores[*at],
-                    duplicate_s: duplicate,
-                    ..self.candidate(spot, row.cached, row.uncached)
-                }
-            })
+            .map(|at| self.candidate(&scratch.contenders[*at], least, scratch))
             .collect();
+        let winner = scratch.contenders[verdict.ranking[0]];
+        let spot = &mut scratch.spots[winner.spot as usize];
         let target = Target {
-            index: row.index,
-            cached: row.cached,
-            uncached: row.uncached,
-            queue_s: row.offer.queue_s,
-            prefill_s: row.offer.prefill_s,
+            index: spot.index,
+            cached: winner.cached,
+            uncached: winner.uncached,
+            queue_s: spot.queue_s,
+            prefill_s: winner.prefill_s,
         };
+        spot.add(winner.uncached, winner.cached);
         let mut decision = self.record(candidates, &target);
-        decision.tie = choice.tie;
+        decision.tie = verdict.tie;
         decision.kappa = scratch.kappa;
-        decision.eligible = scratch.rows.len() as u32;
-        decision.filtered = filtered;
-        let spot = spot_of(row.index);
-        scratch.spots[spot].add(row.uncached, row.cached);
-        self.send(now, pick, target, cost, decision, scratch);
+        decision.eligible = scratch.contenders.len() as u32;
+        decision.filtered = verdict.filtered;
+        decision.turn.misses = winner.misses.unwrap_or(0.0);
+        self.send(now, pick, target, verdict.cost, decision, scratch);
     }
 
-    fn candidate(&self, spot: &Spot, cached: u32, uncached: u32) -> Candidate {
-        let prefill_s = spot.prefill_s(uncached, cached);
+    fn candidate(&self, contender: &Contender, least_s: f64, scratch: &Scratch) -> Candidate {
+        let spot = &scratch.spots[contender.spot as usize];
+        let offer = spot.offer(contender.prefill_s);
         Candidate {
             endpoint: self.endpoints[spot.index as usize].name.clone(),
-            score: 0.0,
-            cached_tokens: cached,
-            uncached_tokens: uncached,
-            queue_s: spot.queue_s,
-            prefill_s,
-            others_s: prefill_s * BETA * spot.decoding,
-            duplicate_s: 0.0,
-            decode_s: GAMMA * TYPICAL_OUTPUT * spot.context_s(),
-            misses: None,
+            score: contender.score,
+            cached_tokens: contender.cached,
+            uncached_tokens: contender.uncached,
+            queue_s: offer.queue_s,
+            prefill_s: offer.prefill_s,
+            others_s: offer.others_s(),
+            duplicate_s: offer.duplicate_s(scratch.kappa, least_s),
+            decode_s: offer.decode_s(),
+            misses: contender.misses,
             in_flight: spot.in_flight + spot.others,
             context_tokens: spot.context as u64,
             kv_use: spot.kv_used / spot.kv_capacity,
-            handicap_s: spot.handicap_s,
+            handicap_s: offer.handicap_s,
         }
     }
 

@@ -228,6 +228,7 @@ impl Pool {
             endpoint.last_sign = now;
         }
         endpoint.view.observe(now, observation, &endpoint.load);
+        self.observed_at = now;
         endpoint.pace.relax(now);
         if let Some(models) = &observation.models {
             endpoint.reported_models(models);

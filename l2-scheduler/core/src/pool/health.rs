@@ -10,8 +10,9 @@ use crate::endpoint::Presence;
 use crate::endpoint::booking::{Booking, Phase};
 use crate::{EndpointId, Timestamp};
 
-/// First tokens after which the speed of a class of engines is known well enough to judge silence by it.
-const PROVEN: u32 = 8;
+/// First tokens after which the speed of a class of engines is known well enough to judge silence by it, and to call a
+/// request doomed.
+pub(super) const PROVEN: u32 = 8;
 /// How much longer silence is borne before.
 const UNPROVEN_PATIENCE: f64 = 10.0;
 

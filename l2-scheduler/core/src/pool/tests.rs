@@ -159,6 +159,7 @@ impl Bench {
                 Output::Probe { endpoint } => self.probes.push(endpoint),
             }
         }
+        self.pool.store();
     }
 }
 

@@ -22,9 +22,9 @@ use world::{Tally, World};
 const SEEDS: u64 = 20;
 /// Events of one seed before everything heals.
 const EVENTS: u32 = 6_000;
-/// Second looks that may find somebody, of so many. (A turn ends once it has looked at all that waits since the last one
-/// left; that one may have been what kept a lower band back. The next look is at most 50 ms away.)
-const SECOND_FINDS: f64 = 0.03;
+/// Second looks that may find somebody, of so many: what the last round did may have changed the prices of those it passed
+/// over. The next look is at most 50 ms away.
+const SECOND_FINDS: f64 = 0.002;
 
 #[expect(
     clippy::disallowed_methods,

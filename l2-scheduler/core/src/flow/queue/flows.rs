@@ -13,19 +13,18 @@ use crate::flow::config::{FairOrder, FlowConfig};
 use crate::flow::fair::{Tag, VirtualTime};
 use crate::flow::quota::Meter;
 use crate::flow::share::Share;
-use crate::request::Scope;
 
 /// Flows remembered that have nothing here but a debt.
-const DEBTORS: usize = 8192;
+pub(super) const DEBTORS: usize = 8192;
 
 /// What a flow was charged for work in flight. Given back once, with what it really cost.
 #[derive(Debug)]
 #[must_use = "a charge that is not settled counts as in flight forever"]
 pub(crate) struct Charge {
-    flow: u32,
-    weight: u32,
-    cost: u64,
-    started: Timestamp,
+    pub(super) flow: u32,
+    pub(super) weight: u32,
+    pub(super) cost: u64,
+    pub(super) started: Timestamp,
 }
 
 impl Charge {
@@ -39,7 +38,7 @@ impl Charge {
 pub(crate) struct Tier {
     pub(crate) band: Band,
     /// Lives on while nothing of it is here.
-    is_configured: bool,
+    pub(super) is_configured: bool,
     pub(crate) len: usize,
     pub(crate) bytes: u64,
     /// Work that waits.
@@ -48,12 +47,12 @@ pub(crate) struct Tier {
     pub(crate) running: usize,
     pub(super) models: BTreeMap<ModelKey, Heads>,
     /// Flows with a queue by their tag.
-    by_tag: BTreeSet<(Tag, u32)>,
+    pub(super) by_tag: BTreeSet<(Tag, u32)>,
     /// Flows that only have a debt, by their tag.
-    debtors: BTreeSet<(Tag, u32)>,
+    pub(super) debtors: BTreeSet<(Tag, u32)>,
     /// All that waits by age; kept where requests may be displaced.
     pub(super) newest: BTreeSet<Place>,
-    flows: usize,
+    pub(super) flows: usize,
     pub(crate) time: VirtualTime,
     pub(crate) share: Share,
     pub(crate) codel: CoDel,
@@ -104,7 +103,7 @@ pub(super) struct Line {
     waiting: usize,
     pub(super) by_deadline: BTreeSet<(Timestamp, Place)>,
     pub(super) by_age: BTreeSet<(Place, Timestamp)>,
-    head: Option<Head>,
+    pub(super) head: Option<Head>,
 }
 
 #[derive(Debug, Default)]
@@ -153,13 +152,13 @@ impl Tier {
 }
 
 impl Lines {
-    fn get(&self, line: u32) -> &Line {
+    pub(super) fn get(&self, line: u32) -> &Line {
         self.all[line as usize]
             .as_ref()
             .expect("a line lives while somebody waits in it")
     }
 
-    fn get_mut(&mut self, line: u32) -> &mut Line {
+    pub(super) fn get_mut(&mut self, line: u32) -> &mut Line {
         self.all[line as usize]
             .as_mut()
             .expect("a line lives while somebody waits in it")
@@ -171,7 +170,7 @@ impl Flows {
         self.all[flow as usize].as_ref().expect(LIVES)
     }
 
-    fn get_mut(&mut self, flow: u32) -> &mut Flow {
+    pub(super) fn get_mut(&mut self, flow: u32) -> &mut Flow {
         self.all[flow as usize].as_mut().expect(LIVES)
     }
 }
@@ -307,137 +306,6 @@ impl Queue {
         }
     }
 
-    /// Charges the flow and the band of `line`.
-    pub(super) fn charge(
-        &mut self,
-        now: Timestamp,
-        config: &FlowConfig,
-        line: u32,
-        weight: u32,
-        cost: u64,
-    ) -> Charge {
-        let flow = self.lines.get(line).flow;
-        let entry = self.flows.get_mut(flow);
-        entry.running += 1;
-        entry.meter.start(now, config.quota(&entry.id), cost);
-        let band = entry.band;
-        let tag = entry.tag.saturating_add(cost / u64::from(weight));
-        self.set_tag(flow, tag);
-        for tier in &mut self.tiers {
-            if tier.len > 0 {
-                tier.share
-                    .earn(cost, config.band(tier.band).starvation.share());
-            }
-        }
-        let tier = self.tier_mut(band);
-        tier.running += 1;
-        tier.meter.start(now, &config.band(band).quota, cost);
-        tier.share.spend(cost);
-        Charge {
-            flow,
-            weight,
-            cost,
-            started: now,
-        }
-    }
-
-    /// What was charged is over and cost `actual`.
-    #[allow(
-        clippy::needless_pass_by_value,
-        reason = "a charge that could be kept could be given back twice"
-    )]
-    pub(crate) fn settle(&mut self, now: Timestamp, charge: Charge, actual: u64) {
-        let Charge {
-            flow,
-            weight,
-            cost,
-            started,
-        } = charge;
-        let entry = self.flows.get_mut(flow);
-        entry.running -= 1;
-        entry.meter.end(cost, actual);
-        let weight = u64::from(weight);
-        let tag = entry.tag.saturating_add(actual / weight);
-        let tag = tag.saturating_sub(cost / weight);
-        let (band, is_parked) = (entry.band, entry.parked);
-        self.set_tag(flow, tag);
-        let tier = self.tier_mut(band);
-        tier.running -= 1;
-        tier.parked = false;
-        tier.meter.end(cost, actual);
-        if actual > 0 {
-            tier.codel.served(now.seconds_since(started));
-        }
-        if is_parked {
-            self.unpark(now, flow);
-        }
-        self.close_flow(now, flow);
-    }
-
-    /// Takes whoever is over a quota out of the order; returns the flow for a timer.
-    pub(crate) fn park(&mut self, place: Place, scope: Scope) -> Option<u32> {
-        let waiting = self.get(place)?;
-        let (line, band) = (waiting.line, waiting.band);
-        match scope {
-            Scope::Band | Scope::Pool => {
-                self.tier_mut(band).parked = true;
-                None
-            }
-            Scope::Flow => {
-                let flow = self.lines.get(line).flow;
-                let entry = self.flows.get_mut(flow);
-                entry.parked = true;
-                let (tag, lines) = (entry.tag, entry.lines.clone());
-                self.tier_mut(band).by_tag.remove(&(tag, flow));
-                for line in lines {
-                    self.set_head(line, None);
-                }
-                Some(flow)
-            }
-        }
-    }
-
-    pub(crate) fn unpark_band(&mut self, band: Band) {
-        if let Some(tier) = self.tiers.iter_mut().find(|tier| tier.band == band) {
-            tier.parked = false;
-        }
-    }
-
-    /// A flow that was over its quota may be within it again.
-    pub(crate) fn unpark(&mut self, now: Timestamp, flow: u32) {
-        let Some(entry) = self
-            .flows
-            .all
-            .get_mut(flow as usize)
-            .and_then(Option::as_mut)
-        else {
-            return;
-        };
-        if !std::mem::take(&mut entry.parked) {
-            return;
-        }
-        let (band, len, lines) = (entry.band, entry.len, entry.lines.clone());
-        if len == 0 {
-            return;
-        }
-        self.advance(now, band);
-        let at = self.tier_mut(band).time.now;
-        let entry = self.flows.get_mut(flow);
-        entry.tag = entry.tag.max(at);
-        let tag = entry.tag;
-        self.tier_mut(band).by_tag.insert((tag, flow));
-        for line in lines {
-            self.rank_line(line);
-        }
-    }
-
-    pub(super) fn parked_flows(&self) -> Vec<u32> {
-        let all = self.flows.all.iter().enumerate();
-        all.filter(|(_, flow)| flow.as_ref().is_some_and(|flow| flow.parked))
-            .map(|(at, _)| at as u32)
-            .collect()
-    }
-
     pub(super) fn adopt(&mut self, config: &FlowConfig) {
         for tier in &mut self.tiers {
             tier.is_configured = config.bands.contains_key(&tier.band);
@@ -445,158 +313,6 @@ impl Queue {
         }
         self.tiers
             .retain(|tier| tier.flows > 0 || tier.is_configured);
-    }
-
-    /// On entering overload nobody has had more than anybody else.
-    pub(super) fn forgive(&mut self, now: Timestamp, band: Band) {
-        let tier = self.tier_mut(band);
-        let time = tier.time.now;
-        let queued = std::mem::take(&mut tier.by_tag);
-        let debtors = std::mem::take(&mut tier.debtors);
-        for (_, flow) in queued {
-            self.flows.get_mut(flow).tag = time;
-            self.tier_mut(band).by_tag.insert((time, flow));
-        }
-        for flow in self.flows.all.iter_mut().flatten() {
-            if flow.band == band {
-                flow.tag = time;
-            }
-        }
-        for (_, flow) in debtors {
-            self.close_flow(now, flow);
-        }
-        self.rank_anew(band);
-    }
-
-    /// Moves the virtual time of a band on, and forgets flows whose debt others have paid by now.
-    pub(super) fn advance(&mut self, now: Timestamp, band: Band) {
-        let quantum = self.quantum(now);
-        let tier = self.tier_mut(band);
-        let least = tier.by_tag.first().map(|(tag, _)| *tag);
-        let changed = tier.time.advance(now, least, quantum);
-        while let Some((tag, flow)) = self.tier_mut(band).debtors.first().copied() {
-            let tier = self.tier(band).expect("just used");
-            let is_paid = tag <= tier.time.now && self.flows.get(flow).meter.is_full(now);
-            if !is_paid && tier.debtors.len() <= DEBTORS {
-                break;
-            }
-            self.tier_mut(band).debtors.pop_first();
-            self.forget_flow(flow);
-        }
-        if changed {
-            self.rank_anew(band);
-        }
-    }
-
-    /// Ranks every line of a band anew.
-    pub(super) fn rank_anew(&mut self, band: Band) {
-        let lines: Vec<u32> = self
-            .flows
-            .all
-            .iter()
-            .flatten()
-            .filter(|flow| flow.band == band && !flow.parked)
-            .flat_map(|flow| flow.lines.iter().copied())
-            .collect();
-        for line in lines {
-            self.rank_line(line);
-        }
-    }
-
-    fn set_tag(&mut self, flow: u32, tag: Tag) {
-        let entry = self.flows.get_mut(flow);
-        let old = std::mem::replace(&mut entry.tag, tag);
-        if old == tag {
-            return;
-        }
-        let (band, is_queued) = (entry.band, entry.len > 0 && !entry.parked);
-        let lines = std::mem::take(&mut entry.lines);
-        let tier = self.tier_mut(band);
-        if is_queued {
-            tier.by_tag.remove(&(old, flow));
-            tier.by_tag.insert((tag, flow));
-            for line in &lines {
-                self.rank_line(*line);
-            }
-        } else if tier.debtors.remove(&(old, flow)) {
-            tier.debtors.insert((tag, flow));
-        }
-        self.flows.get_mut(flow).lines = lines;
-    }
-
-    pub(super) fn reorder(&mut self, line: u32, place: Place, old: Timestamp, new: Timestamp) {
-        let entry = self.lines.get_mut(line);
-        if entry.by_deadline.remove(&(old, place)) {
-            entry.by_deadline.insert((new, place));
-            entry.by_age.remove(&(place, old));
-            entry.by_age.insert((place, new));
-            self.rank_line(line);
-        }
-    }
-
-    /// Something joined (`joined`) or left a line: its head may be another.
-    fn rank(&mut self, line: u32, seq: u64, joined: Option<(Place, Timestamp)>) {
-        let entry = self.lines.get(line);
-        let is_unmoved = match (entry.head, joined) {
-            // Whoever joins behind the head changes nothing, unless the newest goes first.
-            (Some(head), Some((place, deadline))) => {
-                (head.deadline, head.place) < (deadline, place)
-                    && !self.newest_first(self.flows.get(entry.flow).band)
-            }
-            (Some(head), None) => head.place.seq != seq,
-            (None, _) => false,
-        };
-        if !is_unmoved {
-            self.rank_line(line);
-        }
-    }
-
-    fn newest_first(&self, band: Band) -> bool {
-        self.tier(band)
-            .is_some_and(|tier| tier.codel.newest_first())
-    }
-
-    fn rank_line(&mut self, line: u32) {
-        let entry = self.lines.get(line);
-        let flow = self.flows.get(entry.flow);
-        let tier = self.tier(flow.band).expect("the band of a flow lives");
-        let first = if flow.parked {
-            None
-        } else if tier.codel.newest_first() {
-            entry
-                .by_age
-                .last()
-                .map(|(place, deadline)| (*deadline, *place))
-        } else {
-            entry.by_deadline.first().copied()
-        };
-        let rank = tier.time.ranking.rank(flow.tag);
-        self.set_head(
-            line,
-            first.map(|(deadline, place)| Head {
-                rank,
-                deadline,
-                place,
-                line,
-            }),
-        );
-    }
-
-    fn set_head(&mut self, line: u32, head: Option<Head>) {
-        let entry = self.lines.get_mut(line);
-        let old = std::mem::replace(&mut entry.head, head);
-        if old == head {
-            return;
-        }
-        let (model, flow) = (entry.model, entry.flow);
-        let band = self.flows.get(flow).band;
-        let heads = self.tier_mut(band).models.entry(model).or_default();
-        if let Some(old) = old {
-            heads.order.remove(&old);
-        }
-        if let Some(head) = head {
-            heads.order.insert(head);
-        }
     }
 
     fn flow_for(&mut self, config: &FlowConfig, band: Band, id: &FairnessId) -> u32 {
@@ -667,7 +383,7 @@ impl Queue {
     }
 
     /// Forgets a flow that has nothing here, or keeps only its debt. A band goes with its last flow.
-    fn close_flow(&mut self, now: Timestamp, flow: u32) {
+    pub(super) fn close_flow(&mut self, now: Timestamp, flow: u32) {
         let entry = self.flows.get(flow);
         if entry.len > 0 || entry.running > 0 {
             return;
@@ -683,7 +399,7 @@ impl Queue {
         }
     }
 
-    fn forget_flow(&mut self, flow: u32) {
+    pub(super) fn forget_flow(&mut self, flow: u32) {
         if let Some(entry) = self.flows.all[flow as usize].take() {
             self.tier_mut(entry.band).flows -= 1;
             self.flows.by_id.remove(&(entry.band, entry.id));

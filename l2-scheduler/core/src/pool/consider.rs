@@ -1,0 +1,292 @@
+//! One request of a turn under the plan: where it would go best, and whether it goes, waits, is put off or refused.
+
+use std::time::Duration;
+
+use governance_context::Band;
+
+use super::Pool;
+use super::dispatch::{Contender, Verdict};
+use super::health::PROVEN;
+use super::look::{cached_tokens, prompt_tokens, spread};
+use super::turn::{Scratch, Step};
+use crate::filters::Eligible;
+use crate::flow::BandConfig;
+use crate::flow::queue::{Pick, Place};
+use crate::plan::{self, Ask, GATE, HOLD, LOWER_GATE, PASSED_AT_MOST, Proposal};
+use crate::policy::ranking;
+use crate::residency::hash_bytes;
+use crate::{RefusalKind, Timestamp};
+
+/// What was heard of the load of others longer ago is no basis for finding the least loaded.
+const STALE_VIEW_S: f64 = 0.3;
+/// Then only who has this part of the best cached prefix is considered,
+const NEARLY_BEST: f64 = 0.9;
+/// and so many others by chance.
+const STRANGERS: usize = 3;
+
+impl Pool {
+    pub(super) fn consider(&mut self, now: Timestamp, pick: Pick, scratch: &mut Scratch) -> Step {
+        self.look_up(now, pick.place);
+        let Some(waiting) = self.queue.get(pick.place) else {
+            return Step::Waits;
+        };
+        let eligible = scratch
+            .filters
+            .apply(&self.endpoints, &waiting.request, waiting.model);
+        if let Eligible::None(filter) = eligible {
+            return self.without_endpoint(now, pick.place, filter);
+        }
+        self.fill_places(now, pick.place, scratch);
+        let Some(waiting) = self.queue.get(pick.place) else {
+            return Step::Waits;
+        };
+        let ask = Ask {
+            prompt: prompt_tokens(&waiting.request),
+            tpot_s: waiting.tpot_s,
+            output: waiting.output,
+            kappa: scratch.kappa,
+            utilisation: scratch.utilisation,
+            left_s: waiting.deadline.seconds_since(now),
+        };
+        let hash = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
+        let endpoints = &self.endpoints;
+        let proposal = plan::propose(
+            &ask,
+            &scratch.spots,
+            &mut scratch.places,
+            |index| endpoints[index as usize].load.streams(),
+            |index| hash_bytes(hash, &endpoints[index as usize].name_hash.to_le_bytes()),
+            &mut scratch.order,
+        );
+        match proposal {
+            Some(proposal) => self.judge(now, pick, &ask, &proposal, scratch),
+            None => Step::Waits,
+        }
+    }
+
+    /// The endpoints the filters left, with what of the prompt each holds.
+    fn fill_places(&self, now: Timestamp, place: Place, scratch: &mut Scratch) {
+        let Scratch {
+            filters,
+            places,
+            spot_of,
+            ..
+        } = scratch;
+        let Some(waiting) = self.queue.get(place) else {
+            return;
+        };
+        places.clear();
+        let known = filters.eligible.iter().chain(&filters.full);
+        places.extend(known.map(|index| plan::Place {
+            spot: spot_of[*index as usize],
+            cached: 0,
+            prefill_s: 0.0,
+            base_s: 0.0,
+            misses: None,
+        }));
+        if !filters.full.is_empty() {
+            places.sort_unstable_by_key(|place| place.spot);
+        }
+        for (holder, depth) in &waiting.found.holders {
+            let Some(Some(index)) = self.by_holder.get(holder.index()) else {
+                continue;
+            };
+            let spot = spot_of[*index as usize];
+            if let Ok(at) = places.binary_search_by_key(&spot, |place| place.spot) {
+                places[at].cached = cached_tokens(&waiting.request, *depth);
+            }
+        }
+        if self.view_is_old(now) {
+            self.keep_holders(now, place, scratch);
+        }
+    }
+
+    /// Whether others put load on the endpoints and neither they nor the metrics have said so lately.
+    fn view_is_old(&self, now: Timestamp) -> bool {
+        let silence = self.peers.silence(now);
+        let unseen = now.seconds_since(self.observed_at);
+        silence.is_some_and(|silence| silence.min(unseen) > STALE_VIEW_S)
+    }
+
+    /// With old news of the load, the least loaded is a guess that every scheduler makes alike: only who holds the prompt
+    /// is considered, and a few others by chance: the same ones for a request until news are due again.
+    fn keep_holders(&self, now: Timestamp, request: Place, scratch: &mut Scratch) {
+        let Scratch { places, spots, .. } = scratch;
+        let best = places.iter().map(|place| place.cached).max().unwrap_or(0);
+        let holds = |place: &plan::Place| {
+            best > 0 && f64::from(place.cached) >= NEARLY_BEST * f64::from(best)
+        };
+        let period = (now.seconds_since(Timestamp::ZERO) / STALE_VIEW_S) as u64;
+        let lot = |place: &plan::Place| {
+            let endpoint = &self.endpoints[spots[place.spot as usize].index as usize];
+            hash_bytes(
+                request.seq ^ period.rotate_left(32),
+                &endpoint.name_hash.to_le_bytes(),
+            )
+        };
+        let mut lots: Vec<u64> = places
+            .iter()
+            .filter(|place| !holds(place))
+            .map(lot)
+            .collect();
+        lots.sort_unstable();
+        lots.truncate(STRANGERS);
+        places.retain(|place| holds(place) || lots.binary_search(&lot(place)).is_ok());
+    }
+
+    fn judge(
+        &mut self,
+        now: Timestamp,
+        pick: Pick,
+        ask: &Ask,
+        proposal: &Proposal,
+        scratch: &mut Scratch,
+    ) -> Step {
+        let Some(waiting) = self.queue.get(pick.place) else {
+            return Step::Waits;
+        };
+        let best = scratch.places[proposal.best];
+        let (band, deadline) = (waiting.band, waiting.deadline);
+        let is_retry = !waiting.request.tried.is_empty();
+        let is_late = now.after_seconds(proposal.soonest_s) > deadline;
+        let index = scratch.spots[best.spot as usize].index as usize;
+        let class = &self.classes[self.endpoints[index].class];
+        if is_late && !is_retry && class.first_tokens >= PROVEN {
+            self.queue.doomed(now, band);
+            if self.config.flow.band(band).refuse.applies(band) {
+                let wait = Duration::from_secs_f64(proposal.soonest_s);
+                self.refuse_waiting(now, pick.place, RefusalKind::QueueWait, Some(wait));
+                return Step::Moved;
+            }
+            if !pick.by_share && self.put_off(now, pick.place, proposal.soonest_s) {
+                return Step::Moved;
+            }
+        }
+        let has_time = now.after_seconds(proposal.prudent_s) < deadline;
+        let yields = is_late && !pick.by_share && self.queue.has_higher(band);
+        // A share that is due is due, whatever it costs those who had more than theirs.
+        let is_held = proposal.misses > HOLD && (has_time || yields) && !pick.by_share;
+        let is_open = self.is_open(now, pick, ask, &best, scratch);
+        if is_open && !is_held {
+            return self.go(now, pick, ask.prompt, proposal, scratch);
+        }
+        let uncached = ask.prompt - best.cached;
+        let spot = &mut scratch.spots[best.spot as usize];
+        spot.add(uncached, best.cached);
+        if is_open {
+            let passed = self
+                .queue
+                .get(pick.place)
+                .map_or(0, |waiting| waiting.passed);
+            spot.is_reserved |= passed >= PASSED_AT_MOST;
+            scratch.held.push((pick.place, best.spot));
+        }
+        Step::Waits
+    }
+
+    /// A request that will be late and may not be refused: its next target is twice as long, and it goes behind those who
+    /// can still meet theirs. False once it has all the time it may have.
+    fn put_off(&mut self, now: Timestamp, place: Place, soonest_s: f64) -> bool {
+        let Some(waiting) = self.queue.get(place) else {
+            return false;
+        };
+        let wanted = waiting.deadline.since(waiting.arrived);
+        let later = (waiting.arrived + wanted * 2).max(now.after_seconds(2.0 * soonest_s));
+        let later = later.min(waiting.expires);
+        let is_later = later > waiting.deadline;
+        if is_later {
+            self.queue.set_deadline(place, later);
+        }
+        is_later
+    }
+
+    fn is_open(
+        &self,
+        now: Timestamp,
+        pick: Pick,
+        ask: &Ask,
+        best: &plan::Place,
+        scratch: &Scratch,
+    ) -> bool {
+        let Some(waiting) = self.queue.get(pick.place) else {
+            return false;
+        };
+        let spot = &scratch.spots[best.spot as usize];
+        let band = self.config.flow.band(waiting.band);
+        let is_first = pick.by_share || Some(waiting.band) == scratch.top;
+        let gate = if is_first { GATE } else { LOWER_GATE };
+        spot.is_open(ask.prompt - best.cached, best.cached, gate)
+            && (is_first || self.has_streams_left(waiting.band, band, spot.index))
+            && band.max_stall.is_none_or(|most| {
+                let steps = spot.model.steps(f64::from(ask.prompt - best.cached));
+                let stall_s = best.prefill_s - ask.tpot_s * steps;
+                spot.decoding == 0.0 || stall_s <= most.as_secs_f64()
+            })
+            && (pick.by_share || Self::is_let_through(now, pick.place, band, scratch.saturation))
+    }
+
+    fn has_streams_left(&self, band: Band, config: &BandConfig, index: u32) -> bool {
+        let load = &self.endpoints[index as usize].load;
+        config
+            .max_streams
+            .is_none_or(|most| load.of_band(band.0) < most)
+    }
+
+    /// Above the ceiling of its band, a part of the requests may go: the same part for a second, then others.
+    fn is_let_through(now: Timestamp, place: Place, band: &BandConfig, saturation: f64) -> bool {
+        if saturation < band.ceiling || band.ceiling >= 1.0 {
+            return true;
+        }
+        let chance = (1.0 - saturation) / (1.0 - band.ceiling);
+        let draw = hash_bytes(place.seq, &(now.0 / 1_000_000_000).to_le_bytes());
+        (draw >> 11) as f64 / (1u64 << 53) as f64 >= 1.0 - chance
+    }
+
+    /// Sends a request to its best endpoint, if its quotas admit it.
+    fn go(
+        &mut self,
+        now: Timestamp,
+        pick: Pick,
+        prompt: u32,
+        proposal: &Proposal,
+        scratch: &mut Scratch,
+    ) -> Step {
+        let best = scratch.places[proposal.best];
+        let Some(cost) = self.cost_at(pick.place, best.cached) else {
+            return Step::Waits;
+        };
+        if let Err((scope, over)) = self.queue.admits(now, &self.config.flow, pick.place, cost) {
+            return self.stop_over_quota(now, pick.place, scope, over);
+        }
+        for (held, spot) in &scratch.held {
+            if *spot == best.spot
+                && let Some(waiting) = self.queue.get_mut(*held)
+            {
+                waiting.passed += 1;
+            }
+        }
+        scratch.scores.clear();
+        scratch
+            .scores
+            .extend(scratch.places.iter().map(plan::Place::cost));
+        let options = scratch.places.iter().zip(&scratch.scores);
+        let options = options.map(|(place, score)| Contender {
+            spot: place.spot,
+            cached: place.cached,
+            uncached: prompt - place.cached,
+            prefill_s: place.prefill_s,
+            score: *score,
+            misses: place.misses,
+        });
+        scratch.contenders.clear();
+        scratch.contenders.extend(options);
+        let verdict = Verdict {
+            ranking: ranking(&scratch.scores, proposal.best),
+            tie: proposal.tie,
+            filtered: scratch.filters.filtered,
+            cost,
+        };
+        self.dispatch(now, pick, &verdict, scratch);
+        Step::Moved
+    }
+}
