@@ -14,7 +14,7 @@ pub(crate) const SLACK_EDGES: [f64; 7] = [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
 /// The slack a stream of each bucket is taken to have, in seconds.
 pub(crate) const SLACK_OF_BUCKET: [f64; 8] = [0.0, 0.125, 0.375, 0.75, 1.5, 3.0, 6.0, 16.0];
 /// A vector older than this is worse than none.
-pub(crate) const VECTOR_LIFE: Duration = Duration::from_secs(1);
+pub(crate) const VECTOR_LIFE: Duration = Duration::from_millis(500);
 
 /// The load one scheduler has on every endpoint where it has any.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -25,6 +25,19 @@ fn ask_in(bench: &mut Bench, band: i32, bytes: u64) -> RequestKey {
     })
 }
 
+/// Teaches the pool what its engine can do, so that it knows who is late, and closes the endpoint again.
+fn learn(bench: &mut Bench) {
+    let busy_with = bench.dispatched[0].1;
+    bench.complete(busy_with);
+    for at in 0..10 {
+        bench.ask(&tokens(10 + at, 100));
+        let booking = bench.last().1;
+        bench.feed(Input::FirstToken(booking));
+        bench.complete(booking);
+    }
+    bench.ask(&tokens(50, 100));
+}
+
 fn kind(bench: &Bench, key: RequestKey) -> Option<RefusalKind> {
     bench.refusal(key).map(|refusal| refusal.kind)
 }
@@ -145,16 +158,7 @@ fn a_late_request_that_may_not_be_refused_waits_behind_those_who_can_make_it() {
         },
         ..FlowConfig::default()
     });
-    // Teach the pool what its engine can do, so that it knows who is late.
-    let busy_with = bench.dispatched[0].1;
-    bench.complete(busy_with);
-    for at in 0..10 {
-        bench.ask(&tokens(10 + at, 100));
-        let booking = bench.last().1;
-        bench.feed(Input::FirstToken(booking));
-        bench.complete(booking);
-    }
-    bench.ask(&tokens(50, 100));
+    learn(&mut bench);
     let busy_with = bench.last().1;
     let late = bench.ask_with(&tokens(51, 100), |request| {
         request.targets.ttft = Some(Duration::from_millis(500));
@@ -174,15 +178,7 @@ fn a_late_request_that_may_not_be_refused_waits_behind_those_who_can_make_it() {
 #[test]
 fn a_doomed_request_is_refused_with_the_wait() {
     let mut bench = closed(FlowConfig::default());
-    let busy_with = bench.dispatched[0].1;
-    bench.complete(busy_with);
-    for at in 0..10 {
-        bench.ask(&tokens(10 + at, 100));
-        let booking = bench.last().1;
-        bench.feed(Input::FirstToken(booking));
-        bench.complete(booking);
-    }
-    bench.ask(&tokens(50, 100));
+    learn(&mut bench);
     let doomed = bench.ask_with(&tokens(51, 100), |request| {
         request.targets.ttft = Some(Duration::from_millis(500));
     });
@@ -281,7 +277,7 @@ fn load(endpoint: &str, tokens: u64) -> EndpointLoad {
 }
 
 #[test]
-fn what_others_say_of_an_endpoint_counts_for_a_second_and_replaces_what_they_said() {
+fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_said() {
     let mut bench = Bench::with_endpoints(2, PoolConfig::default());
     let seen = |bench: &Bench| bench.pool.snapshot(bench.now).endpoints[0].effective_load;
     let tell = |bench: &mut Bench, peer: u64, endpoints: Vec<EndpointLoad>| {
@@ -303,7 +299,7 @@ fn what_others_say_of_an_endpoint_counts_for_a_second_and_replaces_what_they_sai
     assert_eq!(seen(&bench), 6);
     bench.ask(&tokens(1, 500));
     assert_eq!(bench.last().2, EndpointId(1), "the loaded one is avoided");
-    bench.pass(seconds(1.5));
+    bench.pass(seconds(0.5));
     assert_eq!(seen(&bench), 0, "old news is dropped");
     for peer in 0..100 {
         tell(&mut bench, peer, Vec::new());
