@@ -59,7 +59,7 @@ impl PeersFile {
             urls,
             key_file: self.key_file.clone(),
             name: self.name.clone(),
-            interval: millis("peers.interval_ms", self.interval_ms, 10, 1_000)?,
+            interval: millis("peers.interval_ms", self.interval_ms, 10, 400)?,
         })
     }
 }

@@ -218,7 +218,7 @@ fn bad_values_name_the_field_the_value_and_what_is_allowed() {
     );
     refused(
         &json!({"peers": {"interval_ms": 5}}),
-        &expect!["scheduling.peers.interval_ms: 5 is not allowed; use a number from 10 to 1000"],
+        &expect!["scheduling.peers.interval_ms: 5 is not allowed; use a number from 10 to 400"],
     );
     refused(
         &json!({"records": 0}),
