@@ -54,7 +54,8 @@ fn head(text: &mut String, url: &str, pool: &Value, rates: &Rates) {
             None => String::new(),
         },
     );
-    let refused: f64 = rates.refused.values().sum();
+    // From zero: a sum of nothing is a negative zero.
+    let refused: f64 = rates.refused.values().fold(0.0, |sum, rate| sum + rate);
     let codes: String = rates
         .refused
         .iter()

@@ -163,6 +163,9 @@ fn decisions(pairs: usize) {
             black_box(decision);
             output = pool.poll_output();
         }
+        // Whatever comes next stores what was sent.
+        let clock = Instant::now();
+        pool.handle_timeout(now);
         let stored = clock.elapsed().as_secs_f64();
         if flight.len() > 20_000
             && let Some(booking) = flight.pop_front()
@@ -205,7 +208,7 @@ fn decisions(pairs: usize) {
             Percentiles::of(chosen)
         );
         println!(
-            "  and store its blocks                  {}",
+            "  the next event stores its blocks      {}",
             Percentiles::of(stored)
         );
     }

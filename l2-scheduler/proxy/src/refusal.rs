@@ -69,17 +69,18 @@ fn message(refusal: &Refusal) -> Cow<'static, str> {
         ),
         RefusalKind::QueueWait => match refusal.predicted_wait {
             Some(wait) => format!(
-                "The request would have to wait {} ms, longer than its target or its time to live allows. Wait as \
-                 long as retry-after says, or use an objective with more patience.",
+                "The request has waited {} ms and would have to wait {} ms more, longer than its target or its time to \
+                 live allows. Wait as long as retry-after says, or use a key whose objective has more patience.",
+                refusal.waited.as_millis(),
                 wait.as_millis()
             ),
             None => "The request can no longer get its first token in time. Wait as long as retry-after says, or use \
-                     an objective with more patience."
+                     a key whose objective has more patience."
                 .to_owned(),
         },
         RefusalKind::Shed => format!(
             "The pool is saturated and takes no more requests of this priority, and {waiting} requests wait in it. \
-             Wait as long as retry-after says, or use an objective with a higher priority."
+             Wait as long as retry-after says, or use a key whose objective has a higher priority."
         ),
         RefusalKind::OverQuota(scope) => {
             let fits = refusal.predicted_wait.map_or(String::new(), |wait| {
@@ -92,11 +93,11 @@ fn message(refusal: &Refusal) -> Cow<'static, str> {
             )
         }
         RefusalKind::Displaced => "A request of a higher priority took the place of this one in a full queue. Wait as \
-                                   long as retry-after says, or use an objective with a higher priority."
+                                   long as retry-after says, or use a key whose objective has a higher priority."
             .to_owned(),
         RefusalKind::QueueExpired => format!(
             "No endpoint had room within the {} ms that the request may wait. Wait as long as retry-after says, or \
-             use an objective with more patience.",
+             use a key whose objective has more patience.",
             refusal.waited.as_millis()
         ),
         RefusalKind::NoEndpoint(emptied_by) => return no_endpoint(emptied_by).into(),
@@ -193,21 +194,21 @@ mod tests {
             RefusalKind::QueueWait,
             Some(3400),
             &expect![[r#"
-            429 queue_wait | The request would have to wait 3400 ms, longer than its target or its time to live allows. Wait as long as retry-after says, or use an objective with more patience. | {"waited_ms":250.0,"queue_length":12,"predicted_wait_ms":3400.0,"retry_after_ms":1500.0}
-        "#]],
+                429 queue_wait | The request has waited 250 ms and would have to wait 3400 ms more, longer than its target or its time to live allows. Wait as long as retry-after says, or use a key whose objective has more patience. | {"waited_ms":250.0,"queue_length":12,"predicted_wait_ms":3400.0,"retry_after_ms":1500.0}
+            "#]],
         );
         check(
             RefusalKind::QueueWait,
             None,
             &expect![[r#"
-            429 queue_wait | The request can no longer get its first token in time. Wait as long as retry-after says, or use an objective with more patience. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
-        "#]],
+                429 queue_wait | The request can no longer get its first token in time. Wait as long as retry-after says, or use a key whose objective has more patience. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
+            "#]],
         );
         check(
             RefusalKind::Shed,
             None,
             &expect![[r#"
-            429 shed | The pool is saturated and takes no more requests of this priority, and 12 requests wait in it. Wait as long as retry-after says, or use an objective with a higher priority. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
+            429 shed | The pool is saturated and takes no more requests of this priority, and 12 requests wait in it. Wait as long as retry-after says, or use a key whose objective has a higher priority. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
         "#]],
         );
         check(
@@ -228,14 +229,14 @@ mod tests {
             RefusalKind::Displaced,
             None,
             &expect![[r#"
-            429 displaced | A request of a higher priority took the place of this one in a full queue. Wait as long as retry-after says, or use an objective with a higher priority. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
+            429 displaced | A request of a higher priority took the place of this one in a full queue. Wait as long as retry-after says, or use a key whose objective has a higher priority. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
         "#]],
         );
         check(
             RefusalKind::QueueExpired,
             None,
             &expect![[r#"
-            429 queue_expired | No endpoint had room within the 250 ms that the request may wait. Wait as long as retry-after says, or use an objective with more patience. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
+            429 queue_expired | No endpoint had room within the 250 ms that the request may wait. Wait as long as retry-after says, or use a key whose objective has more patience. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
         "#]],
         );
         check(

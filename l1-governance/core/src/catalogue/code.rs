@@ -357,7 +357,7 @@ impl Code {
                 retry: Retry::Soon,
                 meaning: "The request would wait longer than its caller is willing to",
                 fixer: Fixer::Time,
-                how: "Wait as long as `retry-after` says, or use an objective with more patience.",
+                how: "Wait as long as `retry-after` says, or use a key whose objective has more patience.",
             },
             Self::Shed => Fact {
                 code: "shed",
@@ -367,7 +367,7 @@ impl Code {
                 retry: Retry::Soon,
                 meaning: "The pool is saturated, and requests of this priority are dropped first",
                 fixer: Fixer::Time,
-                how: "Wait as long as `retry-after` says, or use an objective with a higher priority.",
+                how: "Wait as long as `retry-after` says, or use a key whose objective has a higher priority.",
             },
             Self::OverQuota => Fact {
                 code: "over_quota",
@@ -387,7 +387,7 @@ impl Code {
                 retry: Retry::Soon,
                 meaning: "The request waited in the queue as long as it was allowed to",
                 fixer: Fixer::Time,
-                how: "Wait as long as `retry-after` says, or use an objective with more patience.",
+                how: "Wait as long as `retry-after` says, or use a key whose objective has more patience.",
             },
             Self::Displaced => Fact {
                 code: "displaced",
@@ -397,7 +397,7 @@ impl Code {
                 retry: Retry::Soon,
                 meaning: "A request of higher priority took the place in the queue",
                 fixer: Fixer::Time,
-                how: "Wait as long as `retry-after` says, or use an objective with a higher priority.",
+                how: "Wait as long as `retry-after` says, or use a key whose objective has a higher priority.",
             },
             Self::NoEndpoint => Fact {
                 code: "no_endpoint",

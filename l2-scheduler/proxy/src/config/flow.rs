@@ -189,11 +189,16 @@ impl FlowFile<'_> {
         }
         let top = self.bands.iter().filter_map(|named| named.band).max();
         let mut bands = BTreeMap::new();
+        let mut shares = 0.0;
         for (index, named) in self.bands.iter().enumerate() {
             let at = format!("bands[{index}]");
             let priority = named.priority(&at)?;
             let band = named.check(&at, other)?;
             let is_top = named.band == top;
+            // The highest band goes first anyway: nothing is set aside for it, unless somebody wrote so.
+            if !is_top || named.share.is_some() {
+                shares += band.starvation.share();
+            }
             if !is_top && named.share == Some(0.0) && !named.says_it_may_starve() {
                 return Err(starves(&at));
             }
@@ -202,15 +207,11 @@ impl FlowFile<'_> {
                 return Err(refuse(format_args!("{at}.band"), priority, allowed));
             }
         }
-        let shares = bands
-            .values()
-            .map(|band: &BandConfig| band.starvation.share());
-        let sum: f64 = shares.sum();
         // Shares such as 0.1 do not add up exactly.
-        if sum > 1.0 + 1e-9 {
+        if shares > 1.0 + 1e-9 {
             let allowed =
                 "shares that add up to at most 1, those taken from `other_bands` included";
-            return Err(refuse("bands[].share", sum, allowed));
+            return Err(refuse("bands[].share", shares, allowed));
         }
         Ok(bands)
     }
