@@ -16,6 +16,27 @@ pub(crate) const SLACK_OF_BUCKET: [f64; 8] = [0.0, 0.125, 0.375, 0.75, 1.5, 3.0,
 /// A vector older than this is worse than none.
 pub(crate) const VECTOR_LIFE: Duration = Duration::from_millis(500);
 
+/// Nobody has more than this; larger numbers are errors or lies, and sums of them must not overflow.
+pub(crate) const MOST_REQUESTS: u32 = 1_000_000;
+const MOST_TOKENS: u64 = 1_000_000_000_000;
+const MOST_AREA: u64 = 1_000_000_000_000_000_000;
+
+impl EndpointLoad {
+    /// The same within what an endpoint can have.
+    pub(crate) fn bounded(self) -> Self {
+        Self {
+            prefilling: self.prefilling.min(MOST_REQUESTS),
+            pending_tokens: self.pending_tokens.min(MOST_TOKENS),
+            pending_double_area: self.pending_double_area.min(MOST_AREA),
+            pending_context: self.pending_context.min(MOST_TOKENS),
+            decoding: self.decoding.min(MOST_REQUESTS),
+            decoding_context: self.decoding_context.min(MOST_TOKENS),
+            slack: self.slack.map(|count| count.min(MOST_REQUESTS)),
+            endpoint: self.endpoint,
+        }
+    }
+}
+
 /// The load one scheduler has on every endpoint where it has any.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadVector {

@@ -20,7 +20,7 @@ mod tests;
 mod timers;
 mod turn;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use governance_context::Band;
@@ -80,6 +80,8 @@ pub struct Pool {
     /// What waits should be looked at before the next output is given out.
     wants_plan: bool,
     plan_timer: Option<Timestamp>,
+    /// When flows and bands that are over a quota are within it again.
+    quota_timers: BTreeMap<Timer, Option<Timestamp>>,
     /// Whoever comes with a later deadline, in this band or below it, need not be looked at before the next turn.
     horizon: Option<(Band, Timestamp)>,
     /// As of the last turn.
@@ -131,6 +133,7 @@ impl Pool {
             busy_since: None,
             wants_plan: false,
             plan_timer: None,
+            quota_timers: BTreeMap::new(),
             newly: Vec::new(),
             unstored: Vec::new(),
             observed_at: Timestamp::ZERO,
@@ -186,10 +189,12 @@ impl Pool {
                     self.wants_plan = true;
                 }
                 Timer::Flow(flow) => {
+                    self.quota_timers.remove(&timer);
                     self.queue.unpark(now, flow);
                     self.wants_plan = true;
                 }
                 Timer::Band(band) => {
+                    self.quota_timers.remove(&timer);
                     self.queue.unpark_band(band);
                     self.wants_plan = true;
                 }

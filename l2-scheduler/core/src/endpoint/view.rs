@@ -1,6 +1,7 @@
 //! What scrapes say of an engine, each field with its own time, and what follows about requests that are not ours.
 
 use super::load::Load;
+use crate::peers::MOST_REQUESTS;
 use crate::{Observation, Timestamp};
 
 /// Seconds added to the cost of an endpoint whose metrics are very old.
@@ -92,13 +93,13 @@ impl View {
         merge(&mut self.max_context, observation.max_context);
         merge(&mut self.start_time_s, observation.start_time_s);
         merge(&mut self.counter, observation.monotone_counter);
-        if let Some(waiting) = observation.waiting {
+        if let Some(waiting) = observation.waiting.map(|count| count.min(MOST_REQUESTS)) {
             self.foreign_waiting = Some(Dated {
                 value: waiting.saturating_sub(own.prefilling()),
                 at: now,
             });
         }
-        if let Some(running) = observation.running {
+        if let Some(running) = observation.running.map(|count| count.min(MOST_REQUESTS)) {
             // Ours may wait or run by the engine's account; together they are what is ours.
             let elsewhere = observation.waiting.unwrap_or(0).min(own.prefilling());
             let own_running = own.count() - elsewhere;

@@ -1,5 +1,7 @@
 //! How long answers are: a running mean per flow and model.
 
+use std::collections::VecDeque;
+
 use governance_context::FairnessId;
 use rustc_hash::FxHashMap;
 
@@ -9,7 +11,7 @@ use crate::endpoint::ModelKey;
 const FIRST_MEAN: f64 = 300.0;
 /// From so many answers on, the mean forgets.
 const MEMORY: f64 = 64.0;
-/// Pairs of flow and model with a mean of their own; the rest share the mean of all.
+/// Pairs of flow and model with a mean of their own; who has none gets the mean of all.
 const MOST: usize = 16_384;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,8 @@ impl Mean {
 pub(crate) struct Outputs {
     all: Mean,
     own: FxHashMap<(FairnessId, ModelKey), Mean>,
+    /// The pairs by age: when there are too many the oldest goes.
+    by_age: VecDeque<(FairnessId, ModelKey)>,
 }
 
 impl Outputs {
@@ -39,6 +43,7 @@ impl Outputs {
                 answers: 1.0,
             },
             own: FxHashMap::default(),
+            by_age: VecDeque::new(),
         }
     }
 
@@ -61,7 +66,13 @@ impl Outputs {
         let key = (flow.clone(), model);
         if let Some(mean) = self.own.get_mut(&key) {
             mean.add(value);
-        } else if self.own.len() < MOST {
+        } else {
+            if self.own.len() >= MOST
+                && let Some(oldest) = self.by_age.pop_front()
+            {
+                self.own.remove(&oldest);
+            }
+            self.by_age.push_back(key.clone());
             // Three answers' worth of what everybody gets, so that one odd first answer decides little.
             let mut mean = Mean {
                 value: self.all.value,

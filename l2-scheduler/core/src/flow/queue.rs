@@ -374,12 +374,26 @@ impl Queue {
         }
     }
 
+    /// Whether displacing all that may be displaced for `band` would bring the pool within its limits.
+    pub(crate) fn can_make_room(&self, config: &FlowConfig, band: Band) -> bool {
+        let pool = config.pool_limits;
+        let (mut requests, mut bytes) = (self.len, self.bytes);
+        for tier in self.displaceable_tiers(band) {
+            requests -= tier.len;
+            bytes -= tier.bytes;
+        }
+        requests <= pool.requests && bytes <= pool.bytes
+    }
+
+    /// Bands whose requests may be displaced for `band`, lowest first.
+    fn displaceable_tiers(&self, band: Band) -> impl Iterator<Item = &Tier> {
+        let is_below = move |tier: &&Tier| tier.band < band && tier.band.0 < 0;
+        self.tiers.iter().rev().take_while(is_below)
+    }
+
     /// The newest request of the lowest band that is below both 0 and `band`.
     pub(crate) fn displaceable(&self, band: Band) -> Option<Place> {
-        self.tiers
-            .iter()
-            .rev()
-            .take_while(|tier| tier.band < band && tier.band.0 < 0)
+        self.displaceable_tiers(band)
             .find_map(|tier| tier.newest.last().copied())
     }
 

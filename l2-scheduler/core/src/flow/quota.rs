@@ -61,14 +61,18 @@ impl Meter {
 
     /// Whether nothing would be lost by forgetting it.
     pub(crate) fn is_full(&self, now: Timestamp) -> bool {
+        self.in_flight == 0 && self.missing(now) == 0
+    }
+
+    /// How much of its bucket is missing.
+    pub(crate) fn missing(&self, now: Timestamp) -> i128 {
         let mut copy = Self {
             in_flight: 0,
             bucket: self.bucket,
         };
-        self.in_flight == 0
-            && self
-                .bucket
-                .is_none_or(|bucket| copy.refill(now, bucket.rate) >= burst(bucket.rate))
+        self.bucket.map_or(0, |bucket| {
+            (burst(bucket.rate) - copy.refill(now, bucket.rate)).max(0)
+        })
     }
 
     pub(crate) fn start(&mut self, now: Timestamp, quota: &Quota, cost: u64) {

@@ -31,6 +31,7 @@ impl Share {
 
     /// Whether it may go before higher bands with work of `cost`.
     pub(crate) fn covers(&self, cost: u64) -> bool {
-        i64::try_from(cost).is_ok_and(|cost| self.credit >= cost)
+        // Nobody can save up for more than the most.
+        self.credit >= i64::try_from(cost).unwrap_or(MOST).min(MOST)
     }
 }

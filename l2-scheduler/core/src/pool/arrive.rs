@@ -147,22 +147,23 @@ impl Pool {
         {
             return self.refuse_over_quota(now, place, scope, over);
         }
-        // One large request may take the place of several small ones.
-        while let Some(scope) = self.queue.over_limit(&self.config.flow, place) {
-            let other = match scope {
-                Scope::Flow | Scope::Band => None,
-                Scope::Pool => self.queue.displaceable(band),
-            };
-            let Some(other) = other else {
-                return self.refuse_waiting(now, place, RefusalKind::QueueFull(scope), None);
-            };
-            self.refuse_waiting(now, other, RefusalKind::Displaced, None);
-        }
         if let Some(wait) = self.predicted_wait(now, band)
             && now + wait > expires
             && !is_retry
         {
-            self.refuse_waiting(now, place, RefusalKind::QueueWait, Some(wait));
+            return self.refuse_waiting(now, place, RefusalKind::QueueWait, Some(wait));
+        }
+        // One large request may take the place of several small ones, but nobody goes for one that stays out anyway.
+        while let Some(scope) = self.queue.over_limit(&self.config.flow, place) {
+            let may_displace =
+                scope == Scope::Pool && self.queue.can_make_room(&self.config.flow, band);
+            let other = may_displace
+                .then(|| self.queue.displaceable(band))
+                .flatten();
+            let Some(other) = other else {
+                return self.refuse_waiting(now, place, RefusalKind::QueueFull(scope), None);
+            };
+            self.refuse_waiting(now, other, RefusalKind::Displaced, None);
         }
     }
 

@@ -15,6 +15,8 @@ const LESSON_TOKENS: u32 = 16;
 const LESSON_INTERVAL: Duration = Duration::from_millis(200);
 /// From this many tokens on, an expected hit that did not happen is suspicious.
 const NOTABLE_HIT: u32 = 512;
+/// No answer is believed to be longer, in tokens.
+const MOST_OUTPUT: u64 = 1 << 20;
 /// So many in a row, and the endpoint's cache is not what we think.
 const PHANTOM_HITS: u32 = 3;
 
@@ -136,7 +138,11 @@ impl Pool {
                 output_tokens,
             } => {
                 let (fairness, model) = (&booking.fairness, booking.model);
-                self.answers.observe(fairness, model, output_tokens);
+                let plausible = match booking.output_bound {
+                    0 => output_tokens.min(MOST_OUTPUT),
+                    bound => output_tokens.min(u64::from(bound)),
+                };
+                self.answers.observe(fairness, model, plausible);
                 let cached = cached_tokens
                     .unwrap_or(u64::from(booking.cached))
                     .min(prompt);
@@ -201,7 +207,7 @@ impl Pool {
         let Some(found) = cached_tokens.filter(|_| booking.cached >= NOTABLE_HIT) else {
             return;
         };
-        if found * 10 >= u64::from(booking.cached) {
+        if found.saturating_mul(10) >= u64::from(booking.cached) {
             endpoint.phantom_hits = 0;
             return;
         }

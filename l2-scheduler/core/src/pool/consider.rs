@@ -17,6 +17,8 @@ use crate::policy::ranking;
 use crate::residency::hash_bytes;
 use crate::{RefusalKind, Timestamp};
 
+/// No wait is said to be longer, in seconds.
+const LONGEST_WAIT_S: f64 = 86_400.0;
 /// What was heard of the load of others longer ago is no basis for finding the least loaded.
 const STALE_VIEW_S: f64 = 0.3;
 /// Then only who has this part of the best cached prefix is considered,
@@ -152,9 +154,12 @@ impl Pool {
         let index = scratch.spots[best.spot as usize].index as usize;
         let class = &self.classes[self.endpoints[index].class];
         if is_late && !is_retry && class.first_tokens >= PROVEN {
+            // Whom waiting has raised keeps the promise of the band it came in.
+            let own = waiting.request.band;
+            let refuses = self.config.flow.band(own).refuse.applies(own);
             self.queue.doomed(now, band);
-            if self.config.flow.band(band).refuse.applies(band) {
-                let wait = Duration::from_secs_f64(proposal.soonest_s);
+            if refuses {
+                let wait = Duration::from_secs_f64(proposal.soonest_s.min(LONGEST_WAIT_S));
                 self.refuse_waiting(now, pick.place, RefusalKind::QueueWait, Some(wait));
                 return Step::Moved;
             }
@@ -219,8 +224,9 @@ impl Pool {
             && (is_first || self.has_streams_left(waiting.band, band, spot.index))
             && band.max_stall.is_none_or(|most| {
                 let steps = spot.model.steps(f64::from(ask.prompt - best.cached));
-                let stall_s = best.prefill_s - ask.tpot_s * steps;
-                spot.decoding == 0.0 || stall_s <= most.as_secs_f64()
+                let streams = self.endpoints[spot.index as usize].load.streams();
+                let stalls = |stream: &plan::Stream| best.prefill_s - stream.tpot_s * steps;
+                streams.iter().map(stalls).all(|s| s <= most.as_secs_f64())
             })
             && (pick.by_share || Self::is_let_through(now, pick.place, band, scratch.saturation))
     }

@@ -30,7 +30,13 @@ impl Pool {
                 .collect(),
             queue_length: self.queue.len(),
             queue_bytes: self.queue.bytes(),
-            bands: self.queue.tiers().iter().map(band_snapshot).collect(),
+            bands: self
+                .queue
+                .tiers()
+                .iter()
+                .filter(|tier| tier.is_active())
+                .map(band_snapshot)
+                .collect(),
             flows: self.flow_snapshots(),
             active_flows: self.queue.flows().count(),
             peers: self.peers.count(),

@@ -99,7 +99,7 @@ impl Pool {
                 .find(|endpoint| endpoint.name == load.endpoint)
                 .filter(|endpoint| endpoint.peers.iter().all(|(other, ..)| *other != peer))
             {
-                endpoint.peers.push((peer, now, load));
+                endpoint.peers.push((peer, now, load.bounded()));
             }
         }
         self.plan_soon(now);

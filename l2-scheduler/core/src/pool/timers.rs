@@ -51,11 +51,6 @@ impl Timers {
         *slot = at;
     }
 
-    /// Sets a timer that nobody moves or clears: it may come when there is nothing left to do.
-    pub(super) fn add(&mut self, timer: Timer, at: Timestamp) {
-        self.0.insert((at, timer));
-    }
-
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.0.first().map(|(at, _)| *at)
     }

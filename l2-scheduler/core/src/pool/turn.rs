@@ -114,7 +114,8 @@ impl Pool {
         let mut has_moved = false;
         for at in 0..scratch.picks.len() {
             let pick = scratch.picks[at];
-            if self.queue.get(pick.place).is_none() {
+            // Whose flow or band is over its quota makes no place for others of it.
+            if self.queue.get(pick.place).is_none() || self.queue.is_parked(pick.place) {
                 continue;
             }
             let step = if plans {
@@ -214,7 +215,8 @@ impl Pool {
             None => band.map(Timer::Band),
         };
         if let (Over::Rate(at), Some(timer)) = (over, timer) {
-            self.timers.add(timer, at);
+            let armed = self.quota_timers.entry(timer).or_default();
+            self.timers.set(armed, timer, Some(at));
         }
         Step::Moved
     }

@@ -2,7 +2,7 @@
 
 use governance_context::Band;
 
-use super::flows::Charge;
+use super::flows::{Charge, Tier};
 use super::{Place, Queue};
 use crate::Timestamp;
 use crate::flow::config::FlowConfig;
@@ -25,11 +25,15 @@ impl Queue {
         let band = entry.band;
         let tag = entry.tag.saturating_add(cost / u64::from(weight));
         self.set_tag(flow, tag);
-        for tier in &mut self.tiers {
-            if tier.len > 0 {
-                tier.share
-                    .earn(cost, config.band(tier.band).starvation.share());
-            }
+        // Bands that nobody named share what `other_bands` promises.
+        let unnamed = |tier: &&Tier| tier.len > 0 && !config.bands.contains_key(&tier.band);
+        let unnamed = self.tiers.iter().filter(unnamed).count().max(1) as f64;
+        for tier in self.tiers.iter_mut().filter(|tier| tier.len > 0) {
+            let share = match config.bands.get(&tier.band) {
+                Some(band) => band.starvation.share(),
+                None => config.other_bands.starvation.share() / unnamed,
+            };
+            tier.share.earn(cost, share);
         }
         let tier = self.tier_mut(band);
         tier.running += 1;

@@ -15,7 +15,9 @@ use crate::flow::quota::Meter;
 use crate::flow::share::Share;
 
 /// Flows remembered that have nothing here but a debt.
-pub(super) const DEBTORS: usize = 8192;
+const DEBTORS: usize = 8192;
+/// Of these, so many are forgotten in one step.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 /// What a flow was charged for work in flight. Given back once, with what it really cost.
 #[derive(Debug)]
@@ -206,6 +208,14 @@ impl Queue {
         self.flows.get_mut(self.lines.get(line).flow)
     }
 
+    /// Whether a request's flow or band is over its quota.
+    pub(crate) fn is_parked(&self, place: Place) -> bool {
+        self.get(place).is_some_and(|waiting| {
+            self.flow_of(waiting.line).parked
+                || self.tier(waiting.band).is_some_and(|tier| tier.parked)
+        })
+    }
+
     /// Flows with something waiting or running, in no useful order but always the same.
     pub(crate) fn flows(&self) -> impl Iterator<Item = (Band, &Flow)> {
         self.flows
@@ -394,8 +404,41 @@ impl Queue {
             self.tier_mut(band).debtors.insert((tag, flow));
         } else {
             self.forget_flow(flow);
-            self.tiers
-                .retain(|tier| tier.flows > 0 || tier.is_configured);
+        }
+        self.rest(now, band);
+    }
+
+    /// In a band where nothing waits or runs nobody owes anybody: only debts to a quota are remembered.
+    fn rest(&mut self, now: Timestamp, band: Band) {
+        let tier = self.tier_mut(band);
+        if !tier.is_active() {
+            let latest = tier.debtors.last().map_or(0, |(tag, _)| *tag);
+            tier.time.now = tier.time.now.max(latest);
+            self.forget_paid(now, band);
+        }
+        self.tiers
+            .retain(|tier| tier.flows > 0 || tier.is_configured);
+    }
+
+    /// Forgets flows whose debt others have paid and whose quota is whole, and beyond a number of them any.
+    pub(super) fn forget_paid(&mut self, now: Timestamp, band: Band) {
+        let tier = self.tier(band).expect("the caller has looked");
+        let is_whole = |debtor: &&(Tag, u32)| self.flows.get(debtor.1).meter.is_full(now);
+        let due = tier.debtors.range(..=(tier.time.now, u32::MAX));
+        let mut gone: Vec<(Tag, u32)> = due
+            .filter(is_whole)
+            .take(FORGOTTEN_AT_ONCE)
+            .copied()
+            .collect();
+        if tier.debtors.len() > DEBTORS + gone.len() {
+            // Whoever owes a quota least.
+            let missing = |debtor: &&(Tag, u32)| self.flows.get(debtor.1).meter.missing(now);
+            gone.extend(tier.debtors.iter().min_by_key(missing));
+        }
+        for debtor in gone {
+            if self.tier_mut(band).debtors.remove(&debtor) {
+                self.forget_flow(debtor.1);
+            }
         }
     }
 

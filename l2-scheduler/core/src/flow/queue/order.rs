@@ -112,35 +112,42 @@ impl Queue {
                 && !tier.parked
                 && tier.len > 0
                 && config.band(tier.band).starvation.share() > 0.0;
-            if is_due
-                && let Some(place) = self.head_of(tier)
-                && self
-                    .get(place)
-                    .is_some_and(|waiting| tier.share.covers(waiting.cost))
-            {
-                picks.push(Pick {
-                    place,
-                    by_share: true,
-                });
+            if is_due {
+                self.pick_due(tier, picks);
             }
             is_lower |= tier.is_active();
         }
     }
 
-    fn head_of(&self, tier: &Tier) -> Option<Place> {
-        let retry = tier
-            .models
-            .values()
-            .filter_map(|heads| self.retries(heads).next())
-            .min();
-        let head = || {
-            tier.models
-                .values()
-                .filter_map(|heads| heads.order.first())
-                .min()
-                .map(|head| head.place)
+    /// The first of every model that the share of a band covers together, so that one model whose endpoints are full or gone
+    /// keeps no other from its due.
+    fn pick_due(&self, tier: &Tier, picks: &mut Vec<Pick>) {
+        let first = |heads: &Heads| {
+            let retry = self.retries(heads).next();
+            let head = || {
+                heads
+                    .order
+                    .first()
+                    .map(|head| (head.rank, head.deadline, head.place))
+            };
+            retry.map(|place| (0, Timestamp::ZERO, place)).or_else(head)
         };
-        retry.or_else(head)
+        let mut heads: Vec<_> = tier.models.values().filter_map(first).collect();
+        heads.sort_unstable();
+        let mut costs = 0_u64;
+        for (_, _, place) in heads {
+            let Some(waiting) = self.get(place) else {
+                continue;
+            };
+            costs = costs.saturating_add(waiting.cost);
+            if !tier.share.covers(costs) {
+                return;
+            }
+            picks.push(Pick {
+                place,
+                by_share: true,
+            });
+        }
     }
 
     /// Later attempts, the oldest first, of flows that are not over their quotas.

@@ -2,7 +2,7 @@
 
 use governance_context::Band;
 
-use super::flows::{DEBTORS, Head};
+use super::flows::Head;
 use super::{Place, Queue};
 use crate::Timestamp;
 use crate::flow::fair::Tag;
@@ -32,15 +32,7 @@ impl Queue {
         let tier = self.tier_mut(band);
         let least = tier.by_tag.first().map(|(tag, _)| *tag);
         let changed = tier.time.advance(now, least, quantum);
-        while let Some((tag, flow)) = self.tier_mut(band).debtors.first().copied() {
-            let tier = self.tier(band).expect("just used");
-            let is_paid = tag <= tier.time.now && self.flows.get(flow).meter.is_full(now);
-            if !is_paid && tier.debtors.len() <= DEBTORS {
-                break;
-            }
-            self.tier_mut(band).debtors.pop_first();
-            self.forget_flow(flow);
-        }
+        self.forget_paid(now, band);
         if changed {
             self.rank_anew(band);
         }

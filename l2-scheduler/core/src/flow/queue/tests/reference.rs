@@ -115,7 +115,20 @@ impl Reference {
         {
             band.credit = 0;
         }
+        self.rest(entry.flow.0);
         entry
+    }
+
+    /// Where nothing waits or runs nobody owes anybody.
+    fn rest(&mut self, band: Band) {
+        if self.is_active(band) {
+            return;
+        }
+        let of_band = self.flows.iter().filter(|(flow, _)| flow.0 == band);
+        let latest = of_band.map(|(_, flow)| flow.tag).max().unwrap_or(0);
+        if let Some(band) = self.bands.get_mut(&band) {
+            band.virtual_time = band.virtual_time.max(latest);
+        }
     }
 
     pub(super) fn unpark(&mut self, flow: FlowKey) {
@@ -140,16 +153,29 @@ impl Reference {
         flow.running += 1;
         flow.in_flight += entry.cost;
         flow.tag += entry.cost / entry.weight;
+        // What nobody named shares one promise.
+        let named = &self.config.bands;
+        let waits = |band: &Band| self.line.iter().any(|entry| entry.flow.0 == *band);
+        let unnamed = self
+            .bands
+            .keys()
+            .filter(|band| waits(band) && !named.contains_key(band));
+        let unnamed = unnamed.count() as f64;
         for (band, state) in &mut self.bands {
             if self.line.iter().any(|entry| entry.flow.0 == *band) {
-                let share = self.config.band(*band).starvation.share();
+                let parts = if named.contains_key(band) {
+                    1.0
+                } else {
+                    unnamed
+                };
+                let share = self.config.band(*band).starvation.share() / parts;
                 state.credit += (entry.cost as f64 * share) as i64;
             }
         }
         let band = self.bands.get_mut(&entry.flow.0).expect("it waits");
         band.credit = (band.credit - entry.cost.cast_signed()).max(0);
-        self.leave(place);
         self.running.push((charge, entry.flow, entry.weight));
+        self.leave(place);
     }
 
     pub(super) fn settle(&mut self, charge_cost: u64, flow: FlowKey, weight: u64, actual: u64) {
@@ -159,6 +185,7 @@ impl Reference {
         state.tag = (state.tag + actual / weight).saturating_sub(charge_cost / weight);
         self.bands.get_mut(&flow.0).expect("it runs").is_parked = false;
         self.unpark(flow);
+        self.rest(flow.0);
     }
 
     pub(super) fn doomed(&mut self, band: Band) {
@@ -269,21 +296,20 @@ impl Reference {
                 .bands
                 .keys()
                 .any(|other| other > band && self.is_active(*other));
-            // A head's rank, deadline and place decide between models; retries go before.
-            let head = models_of(*band)
+            // A head's rank, deadline and place decide between models; retries go before. All that the credit covers
+            // together are due.
+            let mut heads: Vec<_> = models_of(*band)
                 .into_iter()
                 .filter_map(|model| self.ranked(queue, *band, model).first().copied())
-                .min();
-            if has_higher
-                && self.config.band(*band).starvation.share() > 0.0
-                && let Some((_, _, place)) = head
-                && self.bands[band].credit
-                    >= self
-                        .line
-                        .iter()
-                        .find(|entry| entry.place == place)
-                        .map_or(0, |entry| entry.cost.cast_signed())
-            {
+                .collect();
+            heads.sort_unstable();
+            let mut credit = self.bands[band].credit;
+            for (_, _, place) in heads {
+                let entry = self.line.iter().find(|entry| entry.place == place);
+                credit -= entry.map_or(0, |entry| entry.cost.cast_signed());
+                if !has_higher || self.config.band(*band).starvation.share() <= 0.0 || credit < 0 {
+                    break;
+                }
                 picks.push(Pick {
                     place,
                     by_share: true,
