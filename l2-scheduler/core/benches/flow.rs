@@ -22,6 +22,7 @@ use scheduler_core::{
 fn main() {
     line(100_000, 10_000);
     turn(1000, 64, 16);
+    turn(32, 64, 16);
     turn(8, 64, 16);
 }
 
@@ -105,7 +106,8 @@ fn note(output: &Output, sent: &mut Vec<BookingId>) {
     }
 }
 
-/// One turn with `waiting` requests that all have to wait, before `endpoints` with `streams` decoding each.
+/// One turn with `waiting` requests that all have to wait, before `endpoints` with `streams` decoding each, and the same of
+/// one event: the engine that had news is looked at again, and the plan made anew.
 fn turn(endpoints: u32, streams: u32, waiting: u64) {
     let mut pool = pool();
     let mut now = Timestamp(1);
@@ -115,8 +117,8 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
     }
     let flow = FairnessId::new("flow").expect("a short name");
     let mut key = 0;
-    let mut sent = Vec::new();
-    while sent.len() < (endpoints * streams) as usize {
+    let mut running = Vec::new();
+    while running.len() < (endpoints * streams) as usize {
         key += 1;
         now.0 += 1_000_000;
         pool.handle(
@@ -125,8 +127,8 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
         );
         while let Some(output) = pool.poll_output() {
             if let Output::Dispatch { booking, .. } = output {
-                sent.push(booking);
                 pool.handle(now, Input::FirstToken(booking));
+                running.push((booking, now));
             }
         }
     }
@@ -139,19 +141,43 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
             while pool.poll_output().is_some() {}
         }
     };
-    let mut times = Vec::new();
-    for _ in 0..2_000 {
+    let mut turns = Vec::new();
+    let mut events = Vec::new();
+    for round in 0..2_000 {
         fill(&mut pool, now);
         now.0 += 50_000_000;
+        // Every stream is told of once a second, and has kept 80 to 120 ms a token.
+        for at in (round % 20..running.len()).step_by(20) {
+            let (booking, since) = running[at];
+            let pace_s = 0.08 + 0.04 * (at % 16) as f64 / 16.0;
+            let output_tokens = 1 + (now.seconds_since(since) / pace_s) as u64;
+            let news = Input::Progress {
+                booking,
+                output_tokens,
+            };
+            pool.handle(now, news);
+        }
         let clock = Instant::now();
         pool.handle_timeout(now);
         while pool.poll_output().is_some() {}
-        times.push(clock.elapsed().as_secs_f64());
+        turns.push(clock.elapsed().as_secs_f64());
+        now.0 += 1_000;
+        let end = AttemptEnd::Completed {
+            cached_tokens: None,
+            output_tokens: 100,
+        };
+        if running.is_empty() {
+            break;
+        }
+        let (booking, _) = running.swap_remove(round * 7919 % running.len());
+        let clock = Instant::now();
+        pool.handle(now, Input::Finished { booking, end });
+        while pool.poll_output().is_some() {}
+        events.push(clock.elapsed().as_secs_f64());
     }
-    println!(
-        "a turn, {waiting} waiting, {endpoints} endpoints of {streams} streams  {}",
-        Times::of(times)
-    );
+    println!("{waiting} waiting, {endpoints} endpoints of {streams} streams");
+    println!("  a turn after 50 ms of news      {}", Times::of(turns));
+    println!("  a turn after one event          {}", Times::of(events));
 }
 
 fn request(key: u64, fairness: FairnessId, prompt_tokens: u64) -> Request {

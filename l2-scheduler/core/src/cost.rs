@@ -59,7 +59,16 @@ impl StepModel {
 
     /// Seconds to prefill `tokens` whose attention area is `area`, beside decoding that adds `over` to every step.
     pub(crate) fn prefill(&self, tokens: f64, area: f64, over: f64) -> f64 {
-        self.lin * tokens + self.quad * area + self.steps(tokens) * (self.fix + over)
+        let work = self.work(tokens, area);
+        work.tokens_s + work.steps * (self.fix + over)
+    }
+
+    /// What of a prefill depends on the prompt alone.
+    pub(crate) fn work(&self, tokens: f64, area: f64) -> Work {
+        Work {
+            tokens_s: self.lin * tokens + self.quad * area,
+            steps: self.steps(tokens),
+        }
     }
 
     /// Steps to prefill `tokens`. (Not `ceil`, which is a call on plain x86-64; this runs for every endpoint.)
@@ -73,6 +82,15 @@ impl StepModel {
     pub(crate) fn decode_step(&self, over: f64) -> f64 {
         self.fix0 + over
     }
+}
+
+/// A prefill before it is known where it happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Seconds for its tokens and their attention.
+    pub(crate) tokens_s: f64,
+    /// Steps it takes.
+    pub(crate) steps: f64,
 }
 
 /// Pairs of a computed token and one it attends to: u·c + u²/2.
@@ -99,7 +117,7 @@ pub(crate) struct Offer {
 impl Offer {
     /// Seconds for slowing others down.
     pub(crate) fn others_s(&self) -> f64 {
-        self.prefill_s * BETA * self.decoding
+        self.prefill_s * harm(self.decoding)
     }
 
     /// Seconds for its own slower decoding.
@@ -111,6 +129,11 @@ impl Offer {
     pub(crate) fn duplicate_s(&self, kappa: f64, least_prefill_s: f64) -> f64 {
         kappa * (self.prefill_s - least_prefill_s)
     }
+}
+
+/// Seconds that a second of prefill is worth to the `decoding` streams it slows down.
+pub(crate) fn harm(decoding: f64) -> f64 {
+    BETA * decoding
 }
 
 /// Price of work done twice: the scarcer the machine, the dearer.

@@ -2,6 +2,7 @@
 
 pub(crate) mod booking;
 pub(crate) mod health;
+pub(crate) mod list;
 pub(crate) mod load;
 pub(crate) mod room;
 pub(crate) mod view;
@@ -42,6 +43,8 @@ pub(crate) struct Endpoint {
     /// Empty: any model.
     models: Vec<ModelKey>,
     models_configured: bool,
+    /// Counts changes of `models`.
+    models_version: u32,
     max_context: Option<u32>,
     presence: Presence,
     /// Which engine of those that came and went this is.
@@ -70,6 +73,21 @@ pub(crate) enum Presence {
     Gone,
 }
 
+/// An endpoint's name as a number, the same for every scheduler.
+pub(crate) fn name_hash(name: &str) -> u64 {
+    hash_bytes(2, name.as_bytes())
+}
+
+/// What decides whom an endpoint may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    incarnation: u32,
+    presence: Presence,
+    is_quarantined: bool,
+    max_context: Option<u64>,
+    models_version: u32,
+}
+
 impl Endpoint {
     pub(crate) fn new(
         now: Timestamp,
@@ -87,6 +105,7 @@ impl Endpoint {
             weight: 1,
             models: Vec::new(),
             models_configured: false,
+            models_version: 0,
             max_context: None,
             presence: Presence::Up,
             incarnation: 0,
@@ -114,16 +133,12 @@ impl Endpoint {
     /// Takes over settings of the same engine.
     pub(crate) fn configure(&mut self, spec: &EndpointSpec, class: usize, default_room: u32) {
         self.presence = Presence::Up;
-        self.name_hash = hash_bytes(2, spec.name.as_bytes());
+        self.name_hash = name_hash(&spec.name);
         self.class = class;
         self.weight = spec.weight.max(1);
         self.models_configured = !spec.models.is_empty();
         if self.models_configured {
-            self.models = spec
-                .models
-                .iter()
-                .map(|model| ModelKey::new(model))
-                .collect();
+            self.serve(&spec.models);
         }
         self.max_context = spec.max_context;
         self.room
@@ -164,7 +179,27 @@ impl Endpoint {
     /// The engine says what it serves; configuration knows better where it says anything.
     pub(crate) fn reported_models(&mut self, models: &[String]) {
         if !self.models_configured {
-            self.models = models.iter().map(|model| ModelKey::new(model)).collect();
+            self.serve(models);
+        }
+    }
+
+    fn serve<S: AsRef<str>>(&mut self, models: &[S]) {
+        let keys = models.iter().map(|model| ModelKey::new(model.as_ref()));
+        let models: Vec<_> = keys.collect();
+        if models != self.models {
+            self.models = models;
+            self.models_version += 1;
+        }
+    }
+
+    /// What filters depend on.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            incarnation: self.incarnation,
+            presence: self.presence,
+            is_quarantined: self.health.is_quarantined(),
+            max_context: self.max_context(),
+            models_version: self.models_version,
         }
     }
 
@@ -174,9 +209,5 @@ impl Endpoint {
 
     pub(crate) fn max_context(&self) -> Option<u64> {
         self.max_context.or(self.view.max_context()).map(u64::from)
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.load.count() >= self.room.places()
     }
 }

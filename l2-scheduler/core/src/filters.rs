@@ -1,18 +1,23 @@
 //! Which endpoints may take a request at all.
 
+use rustc_hash::FxHashMap;
+
 use crate::decision::Filtered;
-use crate::endpoint::{Endpoint, ModelKey};
+use crate::endpoint::{Endpoint, ModelKey, Presence, Standing};
 use crate::request::{EmptiedBy, Request};
 
-/// What the filters left.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Eligible {
-    /// Indices of endpoints are in the output; at least one.
-    Some(Filtered),
-    /// Endpoints could take it, but each has all it may have.
-    Full,
-    /// No endpoint could ever take it as things stand.
-    None(EmptiedBy),
+/// Models whose rosters are kept.
+const MOST_ROSTERS: usize = 256;
+
+/// The endpoints that serve one model, as long as nothing about who serves what changes.
+#[derive(Debug, Default)]
+struct Roster {
+    /// Indices, ascending.
+    indices: Vec<u32>,
+    /// No endpoint that serves the model takes less, prompt and answer together.
+    least_context: u64,
+    filtered: Filtered,
+    known: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -21,19 +26,6 @@ struct Passed {
     /// The prompt fits, but prompt and longest answer together do not.
     tight: bool,
     tried: bool,
-    full: bool,
-}
-
-/// Scratch space of the filters.
-#[derive(Debug, Default)]
-pub(crate) struct Filters {
-    passed: Vec<Passed>,
-    /// Indices of eligible endpoints, ascending.
-    pub(crate) eligible: Vec<u32>,
-    /// Indices of those that would be but have no room, ascending.
-    pub(crate) full: Vec<u32>,
-    /// What the last application removed.
-    pub(crate) filtered: Filtered,
 }
 
 impl std::fmt::Debug for Passed {
@@ -42,72 +34,92 @@ impl std::fmt::Debug for Passed {
     }
 }
 
+/// The filters, with what they keep from one request to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Filters {
+    standings: Vec<Standing>,
+    rosters: FxHashMap<ModelKey, Roster>,
+    passed: Vec<Passed>,
+    /// Indices of eligible endpoints of the last request, ascending; some of them may be full.
+    pub(crate) eligible: Vec<u32>,
+}
+
 impl Filters {
-    /// Applies all filters. Preferences (room for the whole answer, not tried before) only count while some endpoint
-    /// meets them; room in flight comes last.
+    /// Forgets everything: indices mean other endpoints than before.
+    pub(crate) fn reset(&mut self, endpoints: &[Endpoint]) {
+        self.rosters.clear();
+        self.standings.clear();
+        self.standings
+            .extend(endpoints.iter().map(Endpoint::standing));
+    }
+
+    /// An endpoint may have changed.
+    pub(crate) fn renew(&mut self, index: usize, standing: Standing) {
+        if std::mem::replace(&mut self.standings[index], standing) != standing {
+            self.rosters.clear();
+        }
+    }
+
+    /// Applies all filters but the one for full endpoints. Preferences (room for the whole answer, not tried before) only
+    /// count while some endpoint meets them. What is left is in `eligible`; the error is the filter that left nothing.
     pub(crate) fn apply(
         &mut self,
         endpoints: &[Endpoint],
         request: &Request,
         model: ModelKey,
-    ) -> Eligible {
-        self.eligible.clear();
-        self.full.clear();
-        let (mut filtered, known) = self.hard(endpoints, request, model);
-        if self.passed.is_empty() {
-            return Eligible::None(emptied_by(known, &filtered));
+    ) -> Result<Filtered, EmptiedBy> {
+        let whole = request.prompt_tokens.saturating_add(request.output_bound);
+        let roster = self.roster(endpoints, model);
+        if !request.tried.is_empty() || whole >= roster.least_context {
+            return self.narrow(endpoints, request, model);
         }
-        filtered.context += self.prefer(|passed| !passed.tight);
-        filtered.tried = self.prefer(|passed| !passed.tried);
-        for passed in &self.passed {
-            if passed.full {
-                filtered.full += 1;
-                self.full.push(passed.index);
-            } else {
-                self.eligible.push(passed.index);
-            }
+        let (filtered, known) = (roster.filtered, roster.known);
+        let Self {
+            rosters, eligible, ..
+        } = self;
+        eligible.clear();
+        eligible.extend_from_slice(&rosters[&model].indices);
+        if eligible.is_empty() {
+            return Err(emptied_by(known, &filtered));
         }
-        self.filtered = filtered;
-        if self.eligible.is_empty() {
-            return Eligible::Full;
-        }
-        Eligible::Some(filtered)
+        Ok(filtered)
     }
 
-    fn hard(
+    fn roster(&mut self, endpoints: &[Endpoint], model: ModelKey) -> &Roster {
+        if self.rosters.len() >= MOST_ROSTERS && !self.rosters.contains_key(&model) {
+            self.rosters.clear();
+        }
+        self.rosters
+            .entry(model)
+            .or_insert_with(|| Roster::of(endpoints, model))
+    }
+
+    /// The filters for a request that some of the endpoints of its model may not take.
+    fn narrow(
         &mut self,
         endpoints: &[Endpoint],
         request: &Request,
         model: ModelKey,
-    ) -> (Filtered, u32) {
+    ) -> Result<Filtered, EmptiedBy> {
         self.passed.clear();
-        let mut filtered = Filtered::default();
-        let mut known = 0;
         let whole = request.prompt_tokens.saturating_add(request.output_bound);
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            if endpoint.presence() == crate::endpoint::Presence::Gone {
-                continue;
-            }
-            known += 1;
-            let context = endpoint.max_context().unwrap_or(u64::MAX);
-            if !endpoint.serves(model) {
-                filtered.model += 1;
-            } else if !endpoint.is_up() {
-                filtered.draining += 1;
-            } else if request.prompt_tokens >= context {
-                filtered.context += 1;
-            } else if endpoint.health.is_quarantined() {
-                filtered.quarantined += 1;
-            } else {
+        let (mut filtered, known) =
+            sift(endpoints, model, request.prompt_tokens, |at, endpoint| {
                 self.passed.push(Passed {
-                    index: index as u32,
-                    tight: whole > context,
+                    index: at,
+                    tight: whole > endpoint.max_context().unwrap_or(u64::MAX),
                     tried: request.tried.contains(&endpoint.id),
-                    full: endpoint.is_full(),
                 });
-            }
+            });
+        if self.passed.is_empty() {
+            return Err(emptied_by(known, &filtered));
         }
-        (filtered, known)
+        filtered.context += self.prefer(|passed| !passed.tight);
+        filtered.tried = self.prefer(|passed| !passed.tried);
+        self.eligible.clear();
+        self.eligible
+            .extend(self.passed.iter().map(|passed| passed.index));
+        Ok(filtered)
     }
 
     /// Keeps what is `good`, if anything is; returns how many went.
@@ -118,6 +130,64 @@ impl Filters {
         }
         (before - self.passed.len()) as u32
     }
+}
+
+impl Roster {
+    fn of(endpoints: &[Endpoint], model: ModelKey) -> Self {
+        let mut indices = Vec::new();
+        let (filtered, known) = sift(endpoints, model, 0, |at, _| indices.push(at));
+        let contexts = endpoints
+            .iter()
+            .filter(|endpoint| endpoint.is_up() && endpoint.serves(model))
+            .filter_map(Endpoint::max_context);
+        Self {
+            indices,
+            least_context: contexts.min().unwrap_or(u64::MAX),
+            filtered,
+            known,
+        }
+    }
+}
+
+/// The filters that are no preferences, for a prompt of `tokens`: tells what passes, and returns what each removed, of how
+/// many.
+fn sift(
+    endpoints: &[Endpoint],
+    model: ModelKey,
+    tokens: u64,
+    mut pass: impl FnMut(u32, &Endpoint),
+) -> (Filtered, u32) {
+    let mut filtered = Filtered::default();
+    let mut known = 0;
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        if endpoint.presence() == Presence::Gone {
+            continue;
+        }
+        known += 1;
+        if !endpoint.serves(model) {
+            filtered.model += 1;
+        } else if !endpoint.is_up() {
+            filtered.draining += 1;
+        } else if endpoint.max_context().is_some_and(|most| tokens >= most) {
+            filtered.context += 1;
+        } else if endpoint.health.is_quarantined() {
+            filtered.quarantined += 1;
+        } else {
+            pass(index as u32, endpoint);
+        }
+    }
+    (filtered, known)
+}
+
+/// Which filter leaves no endpoint for `request`, if one does.
+pub(crate) fn emptied(
+    endpoints: &[Endpoint],
+    request: &Request,
+    model: ModelKey,
+) -> Option<EmptiedBy> {
+    let mut passed = 0;
+    let (filtered, known) = sift(endpoints, model, request.prompt_tokens, |_, _| passed += 1);
+    (passed == 0).then(|| emptied_by(known, &filtered))
 }
 
 /// The first filter, in their order, after which nothing was left.

@@ -15,6 +15,7 @@ mod health;
 mod look;
 mod peers;
 mod snapshot;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -22,6 +23,7 @@ mod turn;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use governance_context::Band;
 use rustc_hash::FxHashMap;
@@ -33,9 +35,9 @@ pub use snapshot::{
     SaturationCause,
 };
 
-use crate::cost::Calibration;
-use crate::endpoint::Endpoint;
+use crate::cost::{Calibration, StepModel};
 use crate::endpoint::booking::Booking;
+use crate::endpoint::list::Endpoints;
 use crate::flow::outputs::Outputs;
 use crate::flow::queue::{Place, Queue};
 use crate::residency::{Block, Holder, Residency};
@@ -54,7 +56,7 @@ pub struct Pool {
     config: PoolConfig,
     rng: Rng,
     /// In the order of their ids.
-    endpoints: Vec<Endpoint>,
+    endpoints: Endpoints,
     /// Index of the endpoint behind each cache of the prefix index.
     by_holder: Vec<Option<u32>>,
     classes: Vec<Class>,
@@ -105,8 +107,35 @@ pub struct Pool {
 struct Class {
     name: Arc<str>,
     calibration: Calibration,
+    /// What the plan goes by: the calibration as of lately.
+    model: StepModel,
+    applied_at: Option<Timestamp>,
     /// First tokens seen of its engines.
     first_tokens: u32,
+}
+
+impl Class {
+    fn new(name: Arc<str>, first: StepModel) -> Self {
+        Self {
+            name,
+            calibration: Calibration::new(first),
+            model: first,
+            applied_at: None,
+            first_tokens: 0,
+        }
+    }
+
+    /// Lets the plan know what was learned, if it was not told for `pause`. True when that changed anything.
+    fn apply_lessons(&mut self, now: Timestamp, pause: Duration) -> bool {
+        let learned = *self.calibration.model();
+        let is_due = self.applied_at.is_none_or(|at| now.since(at) >= pause);
+        let is_new = self.applied_at.is_none() || learned != self.model;
+        if is_due && is_new {
+            self.model = learned;
+            self.applied_at = Some(now);
+        }
+        is_due && is_new
+    }
 }
 
 impl Pool {
@@ -116,7 +145,7 @@ impl Pool {
             residency: Residency::new(config.residency.max_bytes),
             config,
             rng: Rng::new(seed),
-            endpoints: Vec::new(),
+            endpoints: Endpoints::default(),
             by_holder: Vec::new(),
             classes: Vec::new(),
             bookings: FxHashMap::default(),

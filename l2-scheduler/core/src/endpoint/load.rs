@@ -100,19 +100,13 @@ impl Load {
         self.pending_context
     }
 
-    /// Seconds of work on the front of what prefills that are done.
-    pub(crate) fn done_seconds(
-        &self,
-        now: Timestamp,
-        model: &StepModel,
-        over: f64,
-        pace: f64,
-    ) -> f64 {
-        self.front.map_or(0.0, |front| {
+    /// When the engine began with the front of what prefills, and how many seconds that takes.
+    pub(crate) fn front(&self, model: &StepModel, over: f64, pace: f64) -> (Timestamp, f64) {
+        let seconds = self.front.map_or(0.0, |front| {
             let area = front.double_area as f64 / 2.0;
-            let whole = model.prefill(f64::from(front.tokens), area, over) * pace;
-            now.seconds_since(self.anchor).min(whole)
-        })
+            model.prefill(f64::from(front.tokens), area, over) * pace
+        });
+        (self.anchor, seconds)
     }
 
     pub(crate) fn decoding_context(&self) -> u64 {

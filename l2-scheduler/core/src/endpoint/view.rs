@@ -1,5 +1,7 @@
 //! What scrapes say of an engine, each field with its own time, and what follows about requests that are not ours.
 
+use std::time::Duration;
+
 use super::load::Load;
 use crate::peers::MOST_REQUESTS;
 use crate::{Observation, Timestamp};
@@ -182,6 +184,27 @@ impl View {
             return 0.0;
         }
         MAX_HANDICAP_S * (oldest.seconds_since(seen) / HANDICAP_RISE_S).min(1.0)
+    }
+
+    /// Until when, if nothing new is seen, what follows from this stays the same: fields lapse `life` after they were seen.
+    pub(crate) fn holds_until(&self, now: Timestamp, life: Duration) -> Timestamp {
+        let rises = self.load_seen().unwrap_or(self.known_since) + life;
+        let handicap = if now <= rises {
+            rises
+        } else if now <= rises.after_seconds(HANDICAP_RISE_S) {
+            now
+        } else {
+            Timestamp::MAX
+        };
+        let contexts = [self.foreign_context, self.sharing].map(|dated| Some(dated?.at));
+        let counts = [self.foreign_waiting, self.foreign_running].map(|dated| Some(dated?.at));
+        contexts
+            .into_iter()
+            .chain(counts)
+            .flatten()
+            .map(|at| at + life)
+            .filter(|lapse| *lapse >= now)
+            .fold(handicap, Timestamp::min)
     }
 
     fn load_seen(&self) -> Option<Timestamp> {

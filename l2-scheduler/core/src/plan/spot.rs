@@ -1,13 +1,21 @@
-//! One endpoint during one plan: its load, and what has been planned onto it.
+//! One endpoint as the plan sees it: its load, and what has been planned onto it.
 
 use crate::Timestamp;
 use crate::cost::{Offer, StepModel, attention_area};
+use crate::plan::GATE;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
     /// Index of the endpoint.
     pub(crate) index: u32,
+    /// As of when the rest holds.
     pub(crate) now: Timestamp,
+    /// After this it is different even if nothing happens.
+    pub(crate) holds_until: Timestamp,
+    /// It is up, and trusted.
+    pub(crate) is_ready: bool,
+    pub(crate) name_hash: u64,
+    pub(crate) class: u32,
     pub(crate) model: StepModel,
     /// How much slower than its class it is.
     pub(crate) pace: f64,
@@ -22,8 +30,8 @@ pub(crate) struct Spot {
     pub(crate) pending_area: f64,
     /// Requests without a first token, planned ones too.
     pub(crate) prefilling: f64,
-    /// Seconds of work on the first of them that are done.
-    pub(crate) done_s: f64,
+    /// When the engine began with the first of them, and how many seconds that one takes.
+    pub(crate) front: (Timestamp, f64),
     /// Own requests in flight, planned ones too.
     pub(crate) in_flight: u32,
     /// Requests of others.
@@ -37,6 +45,8 @@ pub(crate) struct Spot {
     pub(crate) kv_capacity: f64,
     pub(crate) handicap_s: f64,
     pub(crate) peer_slack: [u32; 8],
+    /// Seconds of everything that prefills.
+    pub(crate) backlog_s: f64,
     /// Seconds until a new prefill would start.
     pub(crate) queue_s: f64,
     /// Steps until then.
@@ -48,35 +58,24 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// Brings what follows from the rest up to date.
+    /// Brings what follows from the load up to date.
     pub(crate) fn settle(&mut self) {
-        let all = self
+        self.backlog_s = self
             .model
             .prefill(self.pending_tokens, self.pending_area, self.over)
             * self.pace;
-        self.queue_s = if self.pending_tokens > 0.0 {
-            (all - self.done_s).max(0.0)
+        self.advance(self.now);
+    }
+
+    /// Brings what follows from the time up to date.
+    pub(crate) fn advance(&mut self, now: Timestamp) {
+        self.now = now;
+        self.queue_s = queue_s(now, self.backlog_s, self.front);
+        self.steps_left = if self.backlog_s > 0.0 {
+            self.model.steps(self.pending_tokens) * self.queue_s / self.backlog_s
         } else {
             0.0
         };
-        self.steps_left = if all > 0.0 {
-            self.model.steps(self.pending_tokens) * self.queue_s / all
-        } else {
-            0.0
-        };
-    }
-
-    pub(crate) fn prefill_s(&self, uncached: u32, cached: u32) -> f64 {
-        self.model.prefill(
-            f64::from(uncached),
-            attention_area(uncached, cached),
-            self.over,
-        ) * self.pace
-    }
-
-    /// Seconds until the first token of a prefill of `prefill_s`, with some to spare.
-    pub(crate) fn prudent_s(&self, prefill_s: f64) -> f64 {
-        self.queue_s + super::SAFETY.0 * prefill_s + super::SAFETY.1
     }
 
     /// Seconds a step of one stream takes longer for the context of all.
@@ -120,17 +119,31 @@ impl Spot {
         self.settle();
     }
 
-    /// Used share of its KV cache in whole percents: a difference nobody can feel decides nothing.
-    pub(crate) fn kv_percent(&self) -> u32 {
-        (self.kv_used / self.kv_capacity.max(1.0) * 100.0) as u32
+    /// Used share of its KV cache.
+    pub(crate) fn kv_use(&self) -> f64 {
+        self.kv_used / self.kv_capacity
     }
 
-    /// How full it is, 0 to 1: backlog, memory, and requests that wait inside.
-    pub(crate) fn saturation(&self) -> f64 {
-        let backlog = self.queue_s / (super::GATE * self.full_step_s).max(1e-9);
-        let memory = self.kv_used / self.kv_capacity.max(1.0);
+    /// How full it is but for its backlog, 0 to 1: memory, places, and requests that wait inside.
+    pub(crate) fn fullness(&self) -> f64 {
         let waiting = self.prefilling / f64::from(self.depth.max(1));
         let places = f64::from(self.in_flight) / f64::from(self.places.max(1));
-        backlog.max(memory).max(waiting).max(places).min(1.0)
+        self.kv_use().max(waiting).max(places).min(1.0)
     }
+
+    /// Backlog that leaves no gate open, in seconds.
+    pub(crate) fn full_backlog_s(&self) -> f64 {
+        (GATE * self.full_step_s).max(1e-9)
+    }
+
+    /// How full it is, 0 to 1.
+    pub(crate) fn saturation(&self) -> f64 {
+        let backlog = self.queue_s / self.full_backlog_s();
+        self.fullness().max(backlog).min(1.0)
+    }
+}
+
+/// Seconds until a new prefill would start behind `backlog_s`, of which the front began at `front.0` and takes `front.1`.
+pub(crate) fn queue_s(now: Timestamp, backlog_s: f64, front: (Timestamp, f64)) -> f64 {
+    (backlog_s - now.seconds_since(front.0).min(front.1)).max(0.0)
 }

@@ -49,7 +49,7 @@ pub(crate) fn choose(
     Choice {
         chosen,
         tie,
-        ranking: ranking(scores, chosen),
+        ranking: ranking(scores.iter().copied().enumerate(), chosen),
     }
 }
 
@@ -87,17 +87,22 @@ fn break_tie(
 }
 
 /// The chosen one and the best others by score, at most 16 in all.
-pub(crate) fn ranking(scores: &[f64], chosen: usize) -> Vec<usize> {
-    let mut best: Vec<usize> = Vec::with_capacity(RECORDED + 1);
-    best.push(chosen);
-    for at in 0..scores.len() {
-        let is_full = best.len() == RECORDED;
-        if at == chosen || (is_full && scores[at] >= scores[best[RECORDED - 1]]) {
-            continue;
+pub(crate) fn ranking<I: Copy + PartialEq>(
+    scores: impl Iterator<Item = (I, f64)>,
+    chosen: I,
+) -> Vec<I> {
+    let mut best: Vec<(f64, I)> = Vec::with_capacity(RECORDED);
+    for (index, score) in scores.filter(|(index, _)| *index != chosen) {
+        if best.len() == RECORDED - 1 {
+            if best.last().is_some_and(|(worst, _)| score >= *worst) {
+                continue;
+            }
+            best.pop();
         }
-        let place = 1 + best[1..].partition_point(|other| scores[*other] <= scores[at]);
-        best.insert(place, at);
-        best.truncate(RECORDED);
+        let place = best.partition_point(|(other, _)| *other <= score);
+        best.insert(place, (score, index));
     }
-    best
+    std::iter::once(chosen)
+        .chain(best.into_iter().map(|(_, index)| index))
+        .collect()
 }

@@ -6,6 +6,7 @@ use super::look::prompt_tokens;
 use super::timers::Timer;
 use super::{Output, Pool};
 use crate::endpoint::ModelKey;
+use crate::filters;
 use crate::flow::queue::{Arrival, Place, Waiting};
 use crate::flow::quota::Over;
 use crate::flow::{Aging, FlowConfig, OverQuota};
@@ -219,7 +220,7 @@ impl Pool {
         let Some(waiting) = self.queue.get(place) else {
             return;
         };
-        let emptied_by = self.emptied_by(&waiting.request, waiting.model);
+        let emptied_by = filters::emptied(&self.endpoints, &waiting.request, waiting.model);
         let no_endpoint_since = arrived + self.config.flow.no_endpoint_ttl;
         match emptied_by {
             Some(filter) if expires <= now || no_endpoint_since <= now => {

@@ -2,12 +2,10 @@
 
 use super::Pool;
 use super::dispatch::{Contender, Verdict};
-use super::look::{cached_tokens, prompt_tokens, spread};
+use super::look::{prompt_tokens, spread};
 use super::turn::{Scratch, Step};
 use crate::Timestamp;
-use crate::filters::Eligible;
 use crate::flow::queue::{Pick, Place};
-use crate::plan::Spot;
 use crate::policy::{Row, Setting, choose};
 
 impl Pool {
@@ -15,14 +13,20 @@ impl Pool {
         let Some(waiting) = self.queue.get(pick.place) else {
             return Step::Waits;
         };
-        let eligible = scratch
+        let filtered = scratch
             .filters
             .apply(&self.endpoints, &waiting.request, waiting.model);
-        let filtered = match eligible {
-            Eligible::Some(filtered) => filtered,
-            Eligible::Full => return Step::Waits,
-            Eligible::None(filter) => return self.without_endpoint(now, pick.place, filter),
+        let mut filtered = match filtered {
+            Ok(filtered) => filtered,
+            Err(filter) => return self.without_endpoint(now, pick.place, filter),
         };
+        let Scratch { filters, board, .. } = &mut *scratch;
+        let before = filters.eligible.len();
+        filters.eligible.retain(|index| !board.is_full(*index));
+        filtered.full = (before - filters.eligible.len()) as u32;
+        if filters.eligible.is_empty() {
+            return Step::Waits;
+        }
         self.look_up(now, pick.place);
         self.fill_rows(pick.place, scratch);
         let policy = self.config.policy;
@@ -51,19 +55,22 @@ impl Pool {
         if let Err((scope, over)) = self.queue.admits(now, &self.config.flow, pick.place, cost) {
             return self.stop_over_quota(now, pick.place, scope, over);
         }
-        let options = scratch.rows.iter().zip(&scratch.scores);
-        let options = options.map(|(row, score)| Contender {
-            spot: scratch.spot_of[row.index as usize],
-            cached: row.cached,
-            uncached: row.uncached,
-            prefill_s: row.offer.prefill_s,
-            score: *score,
-            misses: None,
-        });
-        scratch.contenders.clear();
-        scratch.contenders.extend(options);
+        let contender = |at: &usize| {
+            let row = &scratch.rows[*at];
+            Contender {
+                index: row.index,
+                cached: row.cached,
+                uncached: row.uncached,
+                prefill_s: row.offer.prefill_s,
+                score: scratch.scores[*at],
+                misses: None,
+            }
+        };
+        let prefills = scratch.rows.iter().map(|row| row.offer.prefill_s);
         let verdict = Verdict {
-            ranking: choice.ranking,
+            ranking: choice.ranking.iter().map(contender).collect(),
+            least_prefill_s: prefills.fold(f64::INFINITY, f64::min),
+            eligible: scratch.rows.len() as u32,
             tie: choice.tie,
             filtered,
             cost,
@@ -77,36 +84,30 @@ impl Pool {
             return;
         };
         let prompt = prompt_tokens(&waiting.request);
-        scratch.rows.clear();
-        for index in &scratch.filters.eligible {
-            let spot = &scratch.spots[scratch.spot_of[*index as usize] as usize];
-            scratch.rows.push(self.row(spot, 0, prompt));
-        }
-        for (holder, depth) in &waiting.found.holders {
-            let Some(Some(index)) = self.by_holder.get(holder.index()) else {
-                continue;
-            };
-            if let Ok(at) = scratch.rows.binary_search_by_key(index, |row| row.index) {
-                let spot = &scratch.spots[scratch.spot_of[*index as usize] as usize];
-                let cached = cached_tokens(&waiting.request, *depth);
-                scratch.rows[at] = self.row(spot, cached, prompt - cached);
+        let Scratch {
+            filters,
+            board,
+            rows,
+            ..
+        } = scratch;
+        board.take(self.holdings(waiting));
+        rows.clear();
+        rows.extend(filters.eligible.iter().map(|index| {
+            let cached = board.cached(*index);
+            let prefill_s = board.prefill_s(*index, prompt);
+            let spot = board.spot(*index);
+            Row {
+                index: *index,
+                cached,
+                uncached: prompt - cached,
+                offer: spot.offer(prefill_s),
+                in_flight: spot.in_flight + spot.others,
+                pending: spot.pending_tokens,
+                kv_use: spot.kv_use(),
+                weight: self.endpoints[*index as usize].weight,
+                name_hash: spot.name_hash,
             }
-        }
-    }
-
-    fn row(&self, spot: &Spot, cached: u32, uncached: u32) -> Row {
-        let endpoint = &self.endpoints[spot.index as usize];
-        Row {
-            index: spot.index,
-            cached,
-            uncached,
-            offer: spot.offer(spot.prefill_s(uncached, cached)),
-            in_flight: spot.in_flight + spot.others,
-            pending: spot.pending_tokens,
-            kv_use: spot.kv_used / spot.kv_capacity,
-            weight: endpoint.weight,
-            name_hash: endpoint.name_hash,
-        }
+        }));
     }
 
     fn turn_of_round_robin(&self) -> u32 {

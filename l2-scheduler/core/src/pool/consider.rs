@@ -7,13 +7,12 @@ use governance_context::Band;
 use super::Pool;
 use super::dispatch::{Contender, Verdict};
 use super::health::PROVEN;
-use super::look::{cached_tokens, prompt_tokens, spread};
+use super::look::{prompt_tokens, spread};
 use super::turn::{Scratch, Step};
-use crate::filters::Eligible;
+use crate::decision::Filtered;
 use crate::flow::BandConfig;
 use crate::flow::queue::{Pick, Place};
 use crate::plan::{self, Ask, GATE, HOLD, LOWER_GATE, PASSED_AT_MOST, Proposal};
-use crate::policy::ranking;
 use crate::residency::hash_bytes;
 use crate::{RefusalKind, Timestamp};
 
@@ -32,16 +31,17 @@ impl Pool {
         let Some(waiting) = self.queue.get(pick.place) else {
             return Step::Waits;
         };
-        let eligible = scratch
+        let filtered = scratch
             .filters
             .apply(&self.endpoints, &waiting.request, waiting.model);
-        if let Eligible::None(filter) = eligible {
-            return self.without_endpoint(now, pick.place, filter);
-        }
-        self.fill_places(now, pick.place, scratch);
-        let Some(waiting) = self.queue.get(pick.place) else {
-            return Step::Waits;
+        scratch.filtered = match filtered {
+            Ok(filtered) => filtered,
+            Err(filter) => return self.without_endpoint(now, pick.place, filter),
         };
+        scratch.board.take(self.holdings(waiting));
+        if self.view_is_old(now) {
+            self.keep_holders(now, pick.place, scratch);
+        }
         let ask = Ask {
             prompt: prompt_tokens(&waiting.request),
             tpot_s: waiting.tpot_s,
@@ -50,56 +50,17 @@ impl Pool {
             utilisation: scratch.utilisation,
             left_s: waiting.deadline.seconds_since(now),
         };
-        let hash = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
+        let spread = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
         let endpoints = &self.endpoints;
-        let proposal = plan::propose(
+        let proposal = scratch.board.propose(
             &ask,
-            &scratch.spots,
-            &mut scratch.places,
+            &scratch.filters.eligible,
             |index| endpoints[index as usize].load.streams(),
-            |index| hash_bytes(hash, &endpoints[index as usize].name_hash.to_le_bytes()),
-            &mut scratch.order,
+            spread,
         );
         match proposal {
             Some(proposal) => self.judge(now, pick, &ask, &proposal, scratch),
             None => Step::Waits,
-        }
-    }
-
-    /// The endpoints the filters left, with what of the prompt each holds.
-    fn fill_places(&self, now: Timestamp, place: Place, scratch: &mut Scratch) {
-        let Scratch {
-            filters,
-            places,
-            spot_of,
-            ..
-        } = scratch;
-        let Some(waiting) = self.queue.get(place) else {
-            return;
-        };
-        places.clear();
-        let known = filters.eligible.iter().chain(&filters.full);
-        places.extend(known.map(|index| plan::Place {
-            spot: spot_of[*index as usize],
-            cached: 0,
-            prefill_s: 0.0,
-            base_s: 0.0,
-            misses: None,
-        }));
-        if !filters.full.is_empty() {
-            places.sort_unstable_by_key(|place| place.spot);
-        }
-        for (holder, depth) in &waiting.found.holders {
-            let Some(Some(index)) = self.by_holder.get(holder.index()) else {
-                continue;
-            };
-            let spot = spot_of[*index as usize];
-            if let Ok(at) = places.binary_search_by_key(&spot, |place| place.spot) {
-                places[at].cached = cached_tokens(&waiting.request, *depth);
-            }
-        }
-        if self.view_is_old(now) {
-            self.keep_holders(now, place, scratch);
         }
     }
 
@@ -113,27 +74,22 @@ impl Pool {
     /// With old news of the load, the least loaded is a guess that every scheduler makes alike: only who holds the prompt
     /// is considered, and a few others by chance: the same ones for a request until news are due again.
     fn keep_holders(&self, now: Timestamp, request: Place, scratch: &mut Scratch) {
-        let Scratch { places, spots, .. } = scratch;
-        let best = places.iter().map(|place| place.cached).max().unwrap_or(0);
-        let holds = |place: &plan::Place| {
-            best > 0 && f64::from(place.cached) >= NEARLY_BEST * f64::from(best)
-        };
+        let Scratch { filters, board, .. } = scratch;
+        let eligible = &mut filters.eligible;
+        let cached = |index: &u32| board.cached(*index);
+        let best = eligible.iter().map(cached).max().unwrap_or(0);
+        let holds =
+            |index: &u32| best > 0 && f64::from(cached(index)) >= NEARLY_BEST * f64::from(best);
         let period = (now.seconds_since(Timestamp::ZERO) / STALE_VIEW_S) as u64;
-        let lot = |place: &plan::Place| {
-            let endpoint = &self.endpoints[spots[place.spot as usize].index as usize];
-            hash_bytes(
-                request.seq ^ period.rotate_left(32),
-                &endpoint.name_hash.to_le_bytes(),
-            )
+        let lot = |index: &u32| {
+            let name = self.endpoints[*index as usize].name_hash;
+            hash_bytes(request.seq ^ period.rotate_left(32), &name.to_le_bytes())
         };
-        let mut lots: Vec<u64> = places
-            .iter()
-            .filter(|place| !holds(place))
-            .map(lot)
-            .collect();
+        let strangers = eligible.iter().filter(|index| !holds(index));
+        let mut lots: Vec<u64> = strangers.map(lot).collect();
         lots.sort_unstable();
         lots.truncate(STRANGERS);
-        places.retain(|place| holds(place) || lots.binary_search(&lot(place)).is_ok());
+        eligible.retain(|index| holds(index) || lots.binary_search(&lot(index)).is_ok());
     }
 
     fn judge(
@@ -147,12 +103,10 @@ impl Pool {
         let Some(waiting) = self.queue.get(pick.place) else {
             return Step::Waits;
         };
-        let best = scratch.places[proposal.best];
         let (band, deadline) = (waiting.band, waiting.deadline);
         let is_retry = !waiting.request.tried.is_empty();
         let is_late = now.after_seconds(proposal.soonest_s) > deadline;
-        let index = scratch.spots[best.spot as usize].index as usize;
-        let class = &self.classes[self.endpoints[index].class];
+        let class = &self.classes[self.endpoints[proposal.best as usize].class];
         if is_late && !is_retry && class.first_tokens >= PROVEN {
             // Whom waiting has raised keeps the promise of the band it came in.
             let own = waiting.request.band;
@@ -171,20 +125,21 @@ impl Pool {
         let yields = is_late && !pick.by_share && self.queue.has_higher(band);
         // A share that is due is due, whatever it costs those who had more than theirs.
         let is_held = proposal.misses > HOLD && (has_time || yields) && !pick.by_share;
-        let is_open = self.is_open(now, pick, ask, &best, scratch);
+        let is_open = self.is_open(now, pick, ask, proposal, scratch);
         if is_open && !is_held {
             return self.go(now, pick, ask.prompt, proposal, scratch);
         }
-        let uncached = ask.prompt - best.cached;
-        let spot = &mut scratch.spots[best.spot as usize];
-        spot.add(uncached, best.cached);
+        let uncached = ask.prompt - proposal.cached;
+        scratch.board.add(proposal.best, uncached, proposal.cached);
         if is_open {
             let passed = self
                 .queue
                 .get(pick.place)
                 .map_or(0, |waiting| waiting.passed);
-            spot.is_reserved |= passed >= PASSED_AT_MOST;
-            scratch.held.push((pick.place, best.spot));
+            if passed >= PASSED_AT_MOST {
+                scratch.board.reserve(proposal.best);
+            }
+            scratch.held.push((pick.place, proposal.best));
         }
         Step::Waits
     }
@@ -210,25 +165,27 @@ impl Pool {
         now: Timestamp,
         pick: Pick,
         ask: &Ask,
-        best: &plan::Place,
-        scratch: &Scratch,
+        best: &Proposal,
+        scratch: &mut Scratch,
     ) -> bool {
         let Some(waiting) = self.queue.get(pick.place) else {
             return false;
         };
-        let spot = &scratch.spots[best.spot as usize];
+        let uncached = ask.prompt - best.cached;
+        let saturation = scratch.saturation;
         let band = self.config.flow.band(waiting.band);
         let is_first = pick.by_share || Some(waiting.band) == scratch.top;
         let gate = if is_first { GATE } else { LOWER_GATE };
-        spot.is_open(ask.prompt - best.cached, best.cached, gate)
-            && (is_first || self.has_streams_left(waiting.band, band, spot.index))
+        let spot = scratch.board.spot(best.best);
+        spot.is_open(uncached, best.cached, gate)
+            && (is_first || self.has_streams_left(waiting.band, band, best.best))
             && band.max_stall.is_none_or(|most| {
-                let steps = spot.model.steps(f64::from(ask.prompt - best.cached));
-                let streams = self.endpoints[spot.index as usize].load.streams();
+                let steps = spot.model.steps(f64::from(uncached));
+                let streams = self.endpoints[best.best as usize].load.streams();
                 let stalls = |stream: &plan::Stream| best.prefill_s - stream.tpot_s * steps;
                 streams.iter().map(stalls).all(|s| s <= most.as_secs_f64())
             })
-            && (pick.by_share || Self::is_let_through(now, pick.place, band, scratch.saturation))
+            && (pick.by_share || Self::is_let_through(now, pick.place, band, saturation))
     }
 
     fn has_streams_left(&self, band: Band, config: &BandConfig, index: u32) -> bool {
@@ -257,39 +214,41 @@ impl Pool {
         proposal: &Proposal,
         scratch: &mut Scratch,
     ) -> Step {
-        let best = scratch.places[proposal.best];
-        let Some(cost) = self.cost_at(pick.place, best.cached) else {
+        let (best, cached) = (proposal.best, proposal.cached);
+        let Some(cost) = self.cost_at(pick.place, cached) else {
             return Step::Waits;
         };
         if let Err((scope, over)) = self.queue.admits(now, &self.config.flow, pick.place, cost) {
             return self.stop_over_quota(now, pick.place, scope, over);
         }
-        for (held, spot) in &scratch.held {
-            if *spot == best.spot
+        for (held, index) in &scratch.held {
+            if *index == best
                 && let Some(waiting) = self.queue.get_mut(*held)
             {
                 waiting.passed += 1;
             }
         }
-        scratch.scores.clear();
-        scratch
-            .scores
-            .extend(scratch.places.iter().map(plan::Place::cost));
-        let options = scratch.places.iter().zip(&scratch.scores);
-        let options = options.map(|(place, score)| Contender {
-            spot: place.spot,
-            cached: place.cached,
-            uncached: prompt - place.cached,
-            prefill_s: place.prefill_s,
-            score: *score,
-            misses: place.misses,
-        });
-        scratch.contenders.clear();
-        scratch.contenders.extend(options);
+        let Scratch { filters, board, .. } = scratch;
+        let eligible = &filters.eligible;
+        let contender = |index| Contender {
+            index,
+            cached: board.cached(index),
+            uncached: prompt - board.cached(index),
+            prefill_s: board.prefill_s(index, prompt),
+            score: board.cost(index),
+            misses: board.misses(index),
+        };
+        let ranking = board.ranking(eligible, best);
+        let full = eligible.iter().filter(|index| board.is_full(**index));
         let verdict = Verdict {
-            ranking: ranking(&scratch.scores, proposal.best),
+            ranking: ranking.into_iter().map(contender).collect(),
+            least_prefill_s: proposal.least_prefill_s,
+            eligible: eligible.len() as u32,
             tie: proposal.tie,
-            filtered: scratch.filters.filtered,
+            filtered: Filtered {
+                full: full.count() as u32,
+                ..scratch.filtered
+            },
             cost,
         };
         self.dispatch(now, pick, &verdict, scratch);

@@ -9,6 +9,7 @@ use super::{Output, Pool};
 use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
+use crate::plan::Spot;
 use crate::{BookingId, Timestamp};
 
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
@@ -18,8 +19,8 @@ const MEAN_STEP: f64 = 0.02;
 /// One endpoint a request could have gone to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender {
-    /// Position among the spots.
-    pub(super) spot: u32,
+    /// Index of the endpoint.
+    pub(super) index: u32,
     pub(super) cached: u32,
     pub(super) uncached: u32,
     /// Seconds of the prefill there.
@@ -32,7 +33,11 @@ pub(super) struct Contender {
 /// Which of the contenders won, and why.
 pub(super) struct Verdict {
     /// The winner, then its closest rivals.
-    pub(super) ranking: Vec<usize>,
+    pub(super) ranking: Vec<Contender>,
+    /// Seconds of the shortest prefill anywhere.
+    pub(super) least_prefill_s: f64,
+    /// Endpoints left after the filters.
+    pub(super) eligible: u32,
     pub(super) tie: Option<TieBreak>,
     pub(super) filtered: Filtered,
     /// What its flow is charged.
@@ -58,37 +63,37 @@ impl Pool {
         verdict: &Verdict,
         scratch: &mut Scratch,
     ) {
-        let least = scratch
-            .contenders
-            .iter()
-            .map(|contender| contender.prefill_s)
-            .fold(f64::INFINITY, f64::min);
+        let board = &mut scratch.board;
+        let duplicate = (scratch.kappa, verdict.least_prefill_s);
         let candidates: Vec<_> = verdict
             .ranking
             .iter()
-            .map(|at| self.candidate(&scratch.contenders[*at], least, scratch))
+            .map(|contender| self.candidate(contender, board.spot(contender.index), duplicate))
             .collect();
-        let winner = scratch.contenders[verdict.ranking[0]];
-        let spot = &mut scratch.spots[winner.spot as usize];
+        let winner = verdict.ranking[0];
         let target = Target {
-            index: spot.index,
+            index: winner.index,
             cached: winner.cached,
             uncached: winner.uncached,
-            queue_s: spot.queue_s,
+            queue_s: board.spot(winner.index).queue_s,
             prefill_s: winner.prefill_s,
         };
-        spot.add(winner.uncached, winner.cached);
+        board.add(winner.index, winner.uncached, winner.cached);
         let mut decision = self.record(candidates, &target);
         decision.tie = verdict.tie;
         decision.kappa = scratch.kappa;
-        decision.eligible = scratch.contenders.len() as u32;
+        decision.eligible = verdict.eligible;
         decision.filtered = verdict.filtered;
         decision.turn.misses = winner.misses.unwrap_or(0.0);
         self.send(now, pick, target, verdict.cost, decision, scratch);
     }
 
-    fn candidate(&self, contender: &Contender, least_s: f64, scratch: &Scratch) -> Candidate {
-        let spot = &scratch.spots[contender.spot as usize];
+    fn candidate(
+        &self,
+        contender: &Contender,
+        spot: &Spot,
+        (kappa, least_prefill_s): (f64, f64),
+    ) -> Candidate {
         let offer = spot.offer(contender.prefill_s);
         Candidate {
             endpoint: self.endpoints[spot.index as usize].name.clone(),
@@ -98,12 +103,12 @@ impl Pool {
             queue_s: offer.queue_s,
             prefill_s: offer.prefill_s,
             others_s: offer.others_s(),
-            duplicate_s: offer.duplicate_s(scratch.kappa, least_s),
+            duplicate_s: offer.duplicate_s(kappa, least_prefill_s),
             decode_s: offer.decode_s(),
             misses: contender.misses,
             in_flight: spot.in_flight + spot.others,
             context_tokens: spot.context as u64,
-            kv_use: spot.kv_used / spot.kv_capacity,
+            kv_use: spot.kv_use(),
             handicap_s: offer.handicap_s,
         }
     }

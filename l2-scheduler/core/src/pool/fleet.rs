@@ -10,7 +10,7 @@ use super::snapshot::{
 };
 use super::timers::Timer;
 use super::{Class, Pool};
-use crate::cost::{Calibration, StepModel};
+use crate::cost::StepModel;
 use crate::endpoint::view::View;
 use crate::endpoint::{Endpoint, ModelKey, Presence};
 use crate::flow::queue::{Flow, Tier};
@@ -149,7 +149,7 @@ impl Pool {
             context_tokens: endpoint.load.decoding_context(),
             effective_load: spot.in_flight + spot.others,
             room: endpoint.room.places(),
-            kv_use: spot.kv_used / spot.kv_capacity,
+            kv_use: spot.kv_use(),
             metrics_age_s: endpoint.view.age_seconds(now),
             resident_tokens: endpoint
                 .holder
@@ -284,11 +284,7 @@ impl Pool {
             self.config.engine.prefill_rate,
             self.config.engine.batch_tokens,
         );
-        self.classes.push(Class {
-            name: name.clone(),
-            calibration: Calibration::new(first),
-            first_tokens: 0,
-        });
+        self.classes.push(Class::new(name.clone(), first));
         self.classes.len() - 1
     }
 

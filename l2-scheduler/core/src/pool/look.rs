@@ -1,81 +1,16 @@
-//! Endpoints as a decision sees them, and where a prompt is cached.
+//! Where a prompt is cached.
 
 use super::Pool;
 use super::turn::Scratch;
 use crate::Timestamp;
-use crate::cost::kappa;
-use crate::flow::queue::{Found, Place};
-use crate::plan::Spot;
+use crate::flow::queue::{Found, Place, Waiting};
 use crate::request::Request;
 use crate::residency::{Block, Holder};
-use crate::window::WINDOW_S;
 
 /// What the index says is looked up again after this many nanoseconds; own dispatches are followed at once.
 const LOOK_UP_LIFE: u64 = 200_000_000;
 
 impl Pool {
-    pub(super) fn spot(&self, now: Timestamp, index: u32) -> Spot {
-        let endpoint = &self.endpoints[index as usize];
-        let load = &endpoint.load;
-        let model = *self.classes[endpoint.class].calibration.model();
-        let others = self.others(now, endpoint);
-        let pace = endpoint.pace.factor();
-        let decoding = f64::from(load.decoding() + others.running);
-        let context = load.decoding_context() as f64 + others.context;
-        let over = model.over(decoding, context);
-        let capacity = endpoint
-            .view
-            .capacity()
-            .unwrap_or(self.config.residency.default_capacity_tokens);
-        let sharing = endpoint.view.sharing(self.oldest_metrics(now));
-        let full_step_s = model.prefill(model.batch, model.batch * model.batch / 2.0, over) * pace;
-        let mut spot = Spot {
-            index,
-            now,
-            model,
-            pace,
-            decoding,
-            context,
-            over,
-            step_s: model.decode_step(over) * pace,
-            pending_tokens: load.pending_tokens() as f64 + others.pending_tokens,
-            pending_area: load.pending_double_area() as f64 / 2.0 + others.pending_area,
-            prefilling: f64::from(load.prefilling() + others.waiting),
-            done_s: load.done_seconds(now, &model, over, pace),
-            in_flight: load.count(),
-            others: others.waiting + others.running,
-            places: endpoint.room.places(),
-            depth: self.config.engine.depth,
-            sharing,
-            kv_used: load.context() as f64 * sharing + others.context + others.pending_context,
-            kv_capacity: capacity.max(1) as f64,
-            handicap_s: endpoint.view.handicap_seconds(self.oldest_metrics(now)),
-            peer_slack: others.slack,
-            queue_s: 0.0,
-            steps_left: 0.0,
-            full_step_s,
-            is_reserved: false,
-        };
-        spot.settle();
-        spot
-    }
-
-    /// Share of the time that engines spend on prefills, by what was assigned lately.
-    pub(super) fn prefill_utilisation(&mut self, now: Timestamp, engines: usize) -> f64 {
-        self.assigned.sum(now) / (engines.max(1) as f64 * WINDOW_S)
-    }
-
-    /// Price of duplicate work at the moment.
-    pub(super) fn kappa(&self, prefill: f64, spots: &[Spot]) -> f64 {
-        let engines = spots.len().max(1) as f64;
-        let kv = spots
-            .iter()
-            .map(|spot| spot.kv_used / spot.kv_capacity)
-            .sum::<f64>()
-            / engines;
-        kappa(self.config.policy.kappa_factor(), prefill, kv)
-    }
-
     /// Looks up where the prompt of a waiting request is cached, unless it is known well enough.
     pub(super) fn look_up(&mut self, now: Timestamp, place: Place) {
         let fleet = self.fleet_version;
@@ -103,6 +38,14 @@ impl Pool {
         let cost = self.config.flow.cost.of(prompt - cached, cached, output);
         waiting.found = found;
         self.queue.set_cost(place, cost);
+    }
+
+    /// Which endpoints hold how many tokens of the prompt of a request that was looked up.
+    pub(super) fn holdings(&self, waiting: &Waiting) -> impl Iterator<Item = (u32, u32)> {
+        waiting.found.holders.iter().filter_map(|(holder, depth)| {
+            let index = (*self.by_holder.get(holder.index())?)?;
+            Some((index, cached_tokens(&waiting.request, *depth)))
+        })
     }
 
     /// Others that share a prefix with what `holder` was just sent will find it there.

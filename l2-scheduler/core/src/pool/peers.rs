@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Pool;
-use crate::endpoint::Endpoint;
 use crate::endpoint::view::Foreign;
+use crate::endpoint::{Endpoint, name_hash};
 use crate::peers::{SLACK_EDGES, VECTOR_LIFE};
 use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
 
@@ -87,19 +87,33 @@ impl Pool {
             return;
         }
         self.peers.heard.insert(peer, now);
-        for endpoint in &mut self.endpoints {
-            endpoint
-                .peers
-                .retain(|(other, at, _)| *other != peer && now.since(*at) < VECTOR_LIFE);
+        for index in 0..self.endpoints.len() {
+            let is_over = |(other, at, _): &(PeerId, Timestamp, EndpointLoad)| {
+                *other == peer || now.since(*at) >= VECTOR_LIFE
+            };
+            if self.endpoints[index].peers.iter().any(is_over) {
+                self.endpoints[index].peers.retain(|entry| !is_over(entry));
+            }
         }
+        let mut by_name: Vec<(u64, usize)> = Vec::with_capacity(self.endpoints.len());
+        by_name.extend(
+            self.endpoints
+                .iter()
+                .enumerate()
+                .map(|(index, endpoint)| (endpoint.name_hash, index)),
+        );
+        by_name.sort_unstable();
         for load in vector.endpoints {
-            if let Some(endpoint) = self
-                .endpoints
-                .iter_mut()
-                .find(|endpoint| endpoint.name == load.endpoint)
-                .filter(|endpoint| endpoint.peers.iter().all(|(other, ..)| *other != peer))
-            {
-                endpoint.peers.push((peer, now, load.bounded()));
+            let hash = name_hash(&load.endpoint);
+            let first = by_name.partition_point(|(other, _)| *other < hash);
+            let Some((_, index)) = by_name.get(first).filter(|(other, _)| *other == hash) else {
+                continue;
+            };
+            let peers = &self.endpoints[*index].peers;
+            if peers.iter().all(|(other, ..)| *other != peer) {
+                self.endpoints[*index]
+                    .peers
+                    .push((peer, now, load.bounded()));
             }
         }
         self.plan_soon(now);

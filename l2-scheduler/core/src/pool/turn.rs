@@ -5,16 +5,16 @@ use std::time::Duration;
 use governance_context::Band;
 
 use super::Pool;
-use super::dispatch::Contender;
 use super::look::prompt_tokens;
 use super::timers::Timer;
-use crate::filters::{Eligible, Filters};
+use crate::decision::Filtered;
+use crate::filters::Filters;
 use crate::flow::OverQuota;
 use crate::flow::queue::{Pick, Place};
 use crate::flow::quota::Over;
-use crate::plan::{self, AHEAD, Spot};
+use crate::plan::{AHEAD, Board};
 use crate::policy::Row;
-use crate::request::{EmptiedBy, Request, Scope};
+use crate::request::{EmptiedBy, Scope};
 use crate::{RefusalKind, Timestamp};
 
 /// While something waits, it is looked at so often at least.
@@ -25,24 +25,19 @@ const SOON: Duration = Duration::from_millis(10);
 const LOOK_AHEAD: usize = 64;
 /// Rounds of one turn at most; more follow at once, but not before the first outputs are out.
 const ROUNDS: usize = 16;
-/// Streams never gain less than this leaves them.
-const MOST_UTILISED: f64 = 0.8;
 
-/// Buffers kept between turns.
+/// What is kept between turns.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) picks: Vec<Pick>,
     pub(super) filters: Filters,
-    pub(super) spots: Vec<Spot>,
-    /// Position among the spots, by endpoint.
-    pub(super) spot_of: Vec<u32>,
-    pub(super) places: Vec<plan::Place>,
-    pub(super) order: Vec<u32>,
+    pub(super) board: Board,
     pub(super) scores: Vec<f64>,
     pub(super) rows: Vec<Row>,
-    pub(super) contenders: Vec<Contender>,
-    /// Who is held back although this spot is open.
+    /// Who is held back although this endpoint is open.
     pub(super) held: Vec<(Place, u32)>,
+    /// Endpoints the filters removed for the request in hand.
+    pub(super) filtered: Filtered,
     pub(super) kappa: f64,
     pub(super) utilisation: f64,
     pub(super) saturation: f64,
@@ -133,41 +128,6 @@ impl Pool {
             .map(|waiting| (waiting.band, waiting.deadline))
             .min_by_key(|(band, deadline)| (*band, std::cmp::Reverse(*deadline)));
         has_moved
-    }
-
-    /// Takes the measure of every endpoint that could take anything.
-    fn survey(&mut self, now: Timestamp, scratch: &mut Scratch) {
-        let mut spots = std::mem::take(&mut scratch.spots);
-        spots.clear();
-        scratch.spot_of.clear();
-        scratch.spot_of.resize(self.endpoints.len(), u32::MAX);
-        for (index, endpoint) in self.endpoints.iter().enumerate() {
-            if endpoint.is_up() && !endpoint.health.is_quarantined() {
-                scratch.spot_of[index] = spots.len() as u32;
-                spots.push(self.spot(now, index as u32));
-            }
-        }
-        let prefill = self.prefill_utilisation(now, spots.len());
-        scratch.utilisation = prefill.min(MOST_UTILISED);
-        scratch.kappa = self.kappa(prefill, &spots);
-        scratch.saturation = if spots.is_empty() {
-            1.0
-        } else {
-            spots.iter().map(Spot::saturation).sum::<f64>() / spots.len() as f64
-        };
-        scratch.spots = spots;
-    }
-
-    /// Which filter leaves nothing for `request`, if one does.
-    pub(super) fn emptied_by(
-        &self,
-        request: &Request,
-        model: crate::endpoint::ModelKey,
-    ) -> Option<EmptiedBy> {
-        match Filters::default().apply(&self.endpoints, request, model) {
-            Eligible::None(filter) => Some(filter),
-            Eligible::Some(_) | Eligible::Full => None,
-        }
     }
 
     /// Nothing could take it: waiting helps if an endpoint may come or recover.

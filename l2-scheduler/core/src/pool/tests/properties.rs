@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::endpoint::Endpoint;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -101,6 +102,7 @@ impl Reference {
             prop_assert_eq!(endpoint.bookings as usize, sent);
             prop_assert!(endpoint.effective_load >= endpoint.bookings);
         }
+        the_board_is_as_if_made_anew(bench)?;
         // Work conservation: a second look at the same moment finds nobody who could go.
         bench.pool.wants_plan = true;
         prop_assert!(bench.pool.poll_output().is_none(), "somebody was left");
@@ -119,7 +121,10 @@ impl Reference {
         for pick in picks {
             let waiting = bench.pool.queue.get(pick.place).expect("it waits");
             let open = |e: &Endpoint| {
-                e.is_up() && !e.health.is_quarantined() && !e.is_full() && e.serves(waiting.model)
+                e.is_up()
+                    && !e.health.is_quarantined()
+                    && e.load.count() < e.room.places()
+                    && e.serves(waiting.model)
             };
             let is_retry = !waiting.request.tried.is_empty();
             prop_assert!(is_retry || !bench.pool.endpoints.iter().any(open));
@@ -142,6 +147,22 @@ impl Reference {
             self.ended.push((key, endpoint));
         }
     }
+}
+
+/// What is kept of endpoints from turn to turn is what a look at all of them would say now.
+fn the_board_is_as_if_made_anew(bench: &mut Bench) -> Result<(), TestCaseError> {
+    let (pool, now) = (&mut bench.pool, bench.now);
+    let mut scratch = std::mem::take(&mut pool.scratch);
+    pool.survey(now, &mut scratch);
+    for index in 0..pool.endpoints.len() as u32 {
+        let kept = scratch.board.spot(index);
+        let mut anew = pool.spot(now, index);
+        // When it was measured tells when it has to be measured again.
+        anew.holds_until = kept.holds_until;
+        prop_assert_eq!(format!("{kept:?}"), format!("{anew:?}"));
+    }
+    pool.scratch = scratch;
+    Ok(())
 }
 
 fn apply(bench: &mut Bench, reference: &mut Reference, step: &Step) {
