@@ -29,7 +29,9 @@ fn main() {
     println!("{ENDPOINTS} endpoints, {pairs} pairs, blocks of {BLOCK} tokens");
     hashing();
     index(pairs);
-    decisions(pairs);
+    for policy in [Policy::Planned, Policy::PredictedCost] {
+        decisions(policy, pairs);
+    }
 }
 
 /// A prompt of `length` tokens: one of a few system prompts, then what belongs to `session` alone.
@@ -112,7 +114,7 @@ fn index(pairs: usize) {
     println!("store with eviction                     {ns:.0} ns per stored pair");
 }
 
-fn decisions(pairs: usize) {
+fn decisions(policy: Policy, pairs: usize) {
     let residency = ResidencyConfig {
         max_bytes: 2 << 30,
         ..ResidencyConfig::default()
@@ -120,7 +122,7 @@ fn decisions(pairs: usize) {
     let mut pool = Pool::new(
         PoolConfig {
             residency,
-            policy: Policy::PredictedCost,
+            policy,
             ..PoolConfig::default()
         },
         1,
@@ -148,18 +150,21 @@ fn decisions(pairs: usize) {
         );
     }
     let sessions = (pairs / 512) as u32;
+    let mut prefilling = std::collections::BTreeSet::new();
     let mut flight = std::collections::VecDeque::new();
+    let mut turn = 0usize;
     let mut step = |pool: &mut Pool, session: u32, length: u32| {
         let request = Box::new(request(session, length));
         let clock = Instant::now();
         pool.handle(now, Input::Arrive(request));
         let mut output = pool.poll_output();
         let chosen = clock.elapsed().as_secs_f64();
+        let mut sent = Vec::new();
         while let Some(Output::Dispatch {
             booking, decision, ..
         }) = output
         {
-            flight.push_back(booking);
+            sent.push((now.after_seconds(decision.predicted.ttft_s), booking));
             black_box(decision);
             output = pool.poll_output();
         }
@@ -167,22 +172,36 @@ fn decisions(pairs: usize) {
         let clock = Instant::now();
         pool.handle_timeout(now);
         let stored = clock.elapsed().as_secs_f64();
-        if flight.len() > 20_000
-            && let Some(booking) = flight.pop_front()
-        {
+        // Engines do as predicted. Streams run at 50 ms a token, are told of about once a second, and end after 20 seconds.
+        prefilling.extend(sent);
+        while let Some((at, booking)) = prefilling.first().copied().filter(|(at, _)| *at <= now) {
+            prefilling.pop_first();
             pool.handle(now, Input::FirstToken(booking));
-            pool.handle(
-                now,
-                Input::Finished {
-                    booking,
-                    end: AttemptEnd::Completed {
-                        cached_tokens: None,
-                        output_tokens: 100,
-                    },
-                },
-            );
+            flight.push_back((booking, at));
         }
-        now = Timestamp(now.0 + 200_000);
+        for _ in 0..40.min(flight.len()) {
+            turn += 4_001;
+            let (booking, since) = flight[turn % flight.len()];
+            let output_tokens = 1 + (now.seconds_since(since) / 0.05) as u64;
+            let news = Input::Progress {
+                booking,
+                output_tokens,
+            };
+            pool.handle(now, news);
+        }
+        while let Some((booking, since)) = flight.front().copied()
+            && now.seconds_since(since) > 20.0
+        {
+            flight.pop_front();
+            let end = AttemptEnd::Completed {
+                cached_tokens: None,
+                output_tokens: 400,
+            };
+            pool.handle(now, Input::Finished { booking, end });
+        }
+        while pool.poll_output().is_some() {}
+        // As much work a second, however long the prompts.
+        now = Timestamp(now.0 + 5_000_000 * u64::from(length.div_ceil(8192)));
         (chosen, stored)
     };
     for session in 0..sessions {
@@ -190,7 +209,7 @@ fn decisions(pairs: usize) {
     }
     let snapshot = pool.snapshot(Timestamp(0));
     println!(
-        "pool filled: {} pairs, {} bookings, index {} MB",
+        "{policy}: {} pairs, {} bookings, index {} MB",
         snapshot.index_pairs,
         snapshot.bookings,
         snapshot.index_bytes >> 20

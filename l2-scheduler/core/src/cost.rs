@@ -52,6 +52,17 @@ impl StepModel {
         }
     }
 
+    /// Whether any parameter is another by more than a thousandth.
+    pub(crate) fn differs(&self, other: &Self) -> bool {
+        let parameters = |model: &Self| {
+            let tokens = [model.lin, model.quad, model.per_stream, model.per_context];
+            (tokens, [model.fix, model.fix0])
+        };
+        let ((a, c), (b, d)) = (parameters(self), parameters(other));
+        let mut pairs = a.iter().zip(&b).chain(c.iter().zip(&d));
+        pairs.any(|(one, other)| (one - other).abs() > 1e-3 * other.abs())
+    }
+
     /// What decoding adds to a step.
     pub(crate) fn over(&self, decoding: f64, context: f64) -> f64 {
         self.per_stream * decoding + self.per_context * context

@@ -125,16 +125,18 @@ impl Class {
         }
     }
 
-    /// Lets the plan know what was learned, if it was not told for `pause`. True when that changed anything.
+    /// Lets the plan know what was learned, if that is worth it and it was not told for `pause`. True when it was told.
     fn apply_lessons(&mut self, now: Timestamp, pause: Duration) -> bool {
-        let learned = *self.calibration.model();
-        let is_due = self.applied_at.is_none_or(|at| now.since(at) >= pause);
-        let is_new = self.applied_at.is_none() || learned != self.model;
-        if is_due && is_new {
-            self.model = learned;
+        let learned = self.calibration.model();
+        let is_due = match self.applied_at {
+            None => true,
+            Some(at) => now.since(at) >= pause && learned.differs(&self.model),
+        };
+        if is_due {
+            self.model = *learned;
             self.applied_at = Some(now);
         }
-        is_due && is_new
+        is_due
     }
 }
 
