@@ -60,6 +60,29 @@ pub(crate) struct Waiting {
     line: u32,
 }
 
+impl Waiting {
+    /// A request as it comes, before anything is promised to it.
+    pub(crate) fn new(request: Box<Request>, model: ModelKey, arrived: Timestamp) -> Self {
+        Self {
+            model,
+            band: request.band,
+            arrived,
+            expires: Timestamp::MAX,
+            deadline: Timestamp::MAX,
+            tpot_s: f64::INFINITY,
+            output: 0.0,
+            cost: 0,
+            position: 0,
+            passed: 0,
+            found: Found::default(),
+            timer: None,
+            ages_at: Timestamp::MAX,
+            line: u32::MAX,
+            request,
+        }
+    }
+}
+
 /// Where a request's prefix is cached, as last looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
@@ -68,19 +91,6 @@ pub(crate) struct Found {
     pub(crate) at: Option<(Timestamp, u64)>,
     /// Blocks that the last endpoint but none holds: where its own content begins.
     pub(crate) deepest: u32,
-}
-
-/// What is to wait.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) request: Box<Request>,
-    pub(crate) model: ModelKey,
-    pub(crate) arrived: Timestamp,
-    pub(crate) expires: Timestamp,
-    pub(crate) deadline: Timestamp,
-    pub(crate) tpot_s: f64,
-    pub(crate) output: f64,
-    pub(crate) cost: u64,
 }
 
 /// A quantum is the work of so many seconds, and holds at least so many mean requests.
@@ -158,28 +168,15 @@ impl Queue {
     }
 
     /// Puts a request at its place in line.
-    pub(crate) fn push(&mut self, now: Timestamp, config: &FlowConfig, arrival: Arrival) -> Place {
-        let band = arrival.request.band;
+    pub(crate) fn push(
+        &mut self,
+        now: Timestamp,
+        config: &FlowConfig,
+        mut waiting: Waiting,
+    ) -> Place {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let position = self.ahead(band, arrival.model);
-        let waiting = Waiting {
-            model: arrival.model,
-            band,
-            arrived: arrival.arrived,
-            expires: arrival.expires,
-            deadline: arrival.deadline,
-            tpot_s: arrival.tpot_s,
-            output: arrival.output,
-            cost: arrival.cost,
-            position,
-            passed: 0,
-            found: Found::default(),
-            timer: None,
-            ages_at: Timestamp::MAX,
-            line: u32::MAX,
-            request: arrival.request,
-        };
+        waiting.position = self.ahead(waiting.band, waiting.model);
         self.insert(now, config, seq, waiting)
     }
 

@@ -7,7 +7,7 @@ use super::timers::Timer;
 use super::{Output, Pool};
 use crate::endpoint::ModelKey;
 use crate::filters;
-use crate::flow::queue::{Arrival, Place, Waiting};
+use crate::flow::queue::{Place, Waiting};
 use crate::flow::quota::Over;
 use crate::flow::{Aging, FlowConfig, OverQuota};
 use crate::plan::AHEAD;
@@ -36,17 +36,13 @@ impl Pool {
         if request.expires_at.is_some_and(|at| at <= now) {
             return self.refuse(now, request.key, RefusalKind::QueueExpired, Duration::ZERO);
         }
-        let arrival = self.arrival(now, request);
-        let ages_at = self.ages_at(now, arrival.request.band);
-        let look = arrival
+        let waiting = self.waiting(now, request);
+        let look = waiting
             .expires
             .min(now + self.config.flow.no_endpoint_ttl)
-            .min(ages_at);
+            .min(waiting.ages_at);
         self.busy_since.get_or_insert(now);
-        let place = self.queue.push(now, &self.config.flow, arrival);
-        if let Some(waiting) = self.queue.get_mut(place) {
-            waiting.ages_at = ages_at;
-        }
+        let place = self.queue.push(now, &self.config.flow, waiting);
         self.set_waiting_timer(place, look);
         self.newly.push(place);
         self.wants_plan |= self.may_be_next(place);
@@ -64,7 +60,8 @@ impl Pool {
             || !waiting.request.tried.is_empty()
     }
 
-    fn arrival(&self, now: Timestamp, request: Box<Request>) -> Arrival {
+    /// What a request that arrives is promised.
+    fn waiting(&self, now: Timestamp, request: Box<Request>) -> Waiting {
         let flow = &self.config.flow;
         let band = flow.band(request.band);
         let own = request.expires_at.unwrap_or(Timestamp::MAX);
@@ -78,19 +75,18 @@ impl Pool {
                 DEFAULT_TTFT.0 + DEFAULT_TTFT.1 * self.idle_prefill_seconds(model, prompt),
             ),
         };
+        let tpot = request.targets.tpot.unwrap_or(band.tpot);
         let output = self
             .answers
             .expected(&request.fairness, model, request.output_bound);
-        Arrival {
-            model,
-            arrived,
-            expires,
-            deadline: target.min(expires),
-            tpot_s: request.targets.tpot.unwrap_or(band.tpot).as_secs_f64(),
-            output,
-            cost: flow.cost.of(u64::from(prompt), 0, output as u64),
-            request,
-        }
+        let mut waiting = Waiting::new(request, model, arrived);
+        waiting.expires = expires;
+        waiting.deadline = target.min(expires);
+        waiting.tpot_s = tpot.as_secs_f64();
+        waiting.output = output;
+        waiting.cost = flow.cost.of(u64::from(prompt), 0, output as u64);
+        waiting.ages_at = self.ages_at(now, waiting.band);
+        waiting
     }
 
     /// Seconds an idle engine of the model needs for a whole prompt.

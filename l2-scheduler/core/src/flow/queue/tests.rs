@@ -261,18 +261,11 @@ impl Pair {
             request.tried.push(crate::EndpointId(0));
         }
         let deadline = now + Duration::from_millis(new.deadline_ms);
-        let arrival = Arrival {
-            request: Box::new(request),
-            model: model(new.model),
-            arrived: now,
-            expires: now + Duration::from_mins(1),
-            deadline,
-            tpot_s: 0.1,
-            output: 1.0,
-            cost: new.cost,
-        };
+        let mut waiting = Waiting::new(Box::new(request), model(new.model), now);
+        waiting.deadline = deadline;
+        waiting.cost = new.cost;
         let config = &self.reference.config;
-        let place = self.queue.push(now, config, arrival);
+        let place = self.queue.push(now, config, waiting);
         self.reference.join(Entry {
             place,
             flow: (band, new.flow),

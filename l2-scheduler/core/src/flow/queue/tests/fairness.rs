@@ -38,17 +38,10 @@ impl Shop {
         let (cost, deadline_ms) = costs[self.pushed as usize % costs.len()];
         let request = request(self.pushed, Band(0), flow as u8, self.weights[flow], 1);
         self.pushed += 1;
-        let arrival = Arrival {
-            request: Box::new(request),
-            model: model(0),
-            arrived: self.now,
-            expires: self.now + Duration::from_hours(1),
-            deadline: self.now + Duration::from_millis(deadline_ms),
-            tpot_s: 0.1,
-            output: 1.0,
-            cost: cost * MICRO,
-        };
-        self.queue.push(self.now, &self.config, arrival);
+        let mut waiting = Waiting::new(Box::new(request), model(0), self.now);
+        waiting.deadline = self.now + Duration::from_millis(deadline_ms);
+        waiting.cost = cost * MICRO;
+        self.queue.push(self.now, &self.config, waiting);
     }
 
     /// Takes the first `ahead` of the order, each replaced by another of its flow.
