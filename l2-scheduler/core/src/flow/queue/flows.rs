@@ -18,6 +18,8 @@ use crate::flow::share::Share;
 const DEBTORS: usize = 8192;
 /// Of these, so many are forgotten in one step.
 const FORGOTTEN_AT_ONCE: usize = 64;
+/// Bands remembered that nobody configured and that have nothing here but flows with a debt.
+const RESTING: usize = 64;
 
 /// What a flow was charged for work in flight. Given back once, with what it really cost.
 #[derive(Debug)]
@@ -418,6 +420,20 @@ impl Queue {
         }
         self.tiers
             .retain(|tier| tier.flows > 0 || tier.is_configured);
+        let resting = |tier: &&Tier| !tier.is_active() && !tier.is_configured;
+        if self.tiers.iter().filter(resting).count() > RESTING {
+            let fewest = self.tiers.iter().filter(resting).min_by_key(|t| t.flows);
+            self.forget_band(fewest.map(|tier| tier.band));
+        }
+    }
+
+    /// Forgets a band that has nothing here but flows with a debt.
+    fn forget_band(&mut self, band: Option<Band>) {
+        let Some(band) = band else { return };
+        for (_, flow) in std::mem::take(&mut self.tier_mut(band).debtors) {
+            self.forget_flow(flow);
+        }
+        self.tiers.retain(|tier| tier.band != band);
     }
 
     /// Forgets flows whose debt others have paid and whose quota is whole, and beyond a number of them any.

@@ -247,6 +247,30 @@ fn bands_and_flows_that_are_idle_are_forgotten() {
 }
 
 #[test]
+fn debts_in_ever_new_bands_are_not_kept_forever() {
+    let rate = QuotaRate {
+        wtu_per_s: 1,
+        burst_wtu: 1_000,
+    };
+    let flow_quota = Quota {
+        rate: Some(rate),
+        ..Quota::default()
+    };
+    let flow = FlowConfig {
+        flow_quota,
+        ..FlowConfig::default()
+    };
+    let mut bench = Bench::with_endpoints(1, with_flow(flow));
+    for number in 0..1_000 {
+        bench.ask_with(&tokens(1, 100), |request| request.band = Band(number));
+        let booking = bench.last().1;
+        bench.complete(booking);
+        assert!(bench.pool.queue.tiers().len() <= 65);
+    }
+    assert_eq!(bench.pool.queue.tiers().len(), 64);
+}
+
+#[test]
 fn nobody_is_displaced_for_a_request_that_stays_out_anyway() {
     let limits = Limits {
         requests: 100,
