@@ -6,9 +6,17 @@ mod bands;
 mod choice;
 mod flow;
 mod health;
+mod held;
+mod instant;
+mod late;
+mod metamorphic;
+mod newest_first;
+mod no_data;
+mod policies;
 mod properties;
 mod queue;
 mod residency;
+mod site;
 
 use std::sync::Arc;
 use std::time::Duration;
