@@ -4,6 +4,7 @@ mod acceptance;
 mod attacks;
 mod bands;
 mod choice;
+mod commuting;
 mod flow;
 mod health;
 mod held;
