@@ -181,8 +181,8 @@ fn services_that_end_meanwhile_change_the_next_interval_only() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A service of so many quarters of a second.
-    Served(u32),
+    /// So many services of so many quarters of a second.
+    Served(u32, usize),
     Left {
         waited: Duration,
         budget: Duration,
@@ -194,7 +194,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let millis = Duration::from_millis;
     prop_oneof![
-        6 => (0..12u32).prop_map(Step::Served),
+        6 => (0..12u32, 1..12usize).prop_map(|(quarters, count)| Step::Served(quarters, count)),
         // Around the target, and exactly on it.
         8 => (prop::sample::select(vec![5u64, 10, 30, 60]), -2..6i64).prop_map(move |(budget, off)| Step::Left {
             waited: millis(budget * 200).saturating_add(millis(off.max(0) as u64)).saturating_sub(millis((-off).max(0) as u64)),
@@ -215,7 +215,7 @@ impl Model {
         let is_calm = |step: &Step| match step {
             Step::Left { waited, budget } => *waited * 5 < *budget,
             Step::Emptied => true,
-            Step::Served(_) | Step::Pass(_) => false,
+            Step::Served(..) | Step::Pass(_) => false,
         };
         let since = self.0.iter().rposition(|(_, step)| is_calm(step));
         let long: Vec<usize> = (since.map_or(0, |at| at + 1)..self.0.len())
@@ -231,9 +231,9 @@ impl Model {
     fn median(&self, at: usize) -> Duration {
         let mut services: Vec<u32> = self.0[..at]
             .iter()
-            .filter_map(|(_, step)| match step {
-                Step::Served(quarters) => Some(*quarters),
-                Step::Left { .. } | Step::Emptied | Step::Pass(_) => None,
+            .flat_map(|(_, step)| match step {
+                Step::Served(quarters, count) => vec![*quarters; *count],
+                Step::Left { .. } | Step::Emptied | Step::Pass(_) => Vec::new(),
             })
             .collect();
         services.truncate(services.len() / 8 * 8);
@@ -253,8 +253,8 @@ proptest! {
         for step in steps {
             let before = codel.newest_first();
             let turned = match &step {
-                Step::Served(quarters) => {
-                    codel.served(0.25 * f64::from(*quarters));
+                Step::Served(quarters, count) => {
+                    (0..*count).for_each(|_| codel.served(0.25 * f64::from(*quarters)));
                     false
                 }
                 Step::Left { waited, budget } => codel.dispatched(now, *waited, *budget),
