@@ -1,6 +1,7 @@
 //! Behaviour of a pool, told event by event.
 
 mod acceptance;
+mod again;
 mod attacks;
 mod bands;
 mod choice;
