@@ -1,6 +1,9 @@
 //! Whether a band has been waiting too long for too long: controlled delay (Nichols and Jacobson 2012), used to turn the
 //! order inside flows to newest first instead of dropping.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::Timestamp;

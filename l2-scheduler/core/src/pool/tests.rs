@@ -1,14 +1,24 @@
 //! Behaviour of a pool, told event by event.
 
 mod acceptance;
+mod again;
 mod attacks;
 mod bands;
 mod choice;
+mod commuting;
 mod flow;
 mod health;
+mod held;
+mod instant;
+mod late;
+mod metamorphic;
+mod newest_first;
+mod no_data;
+mod policies;
 mod properties;
 mod queue;
 mod residency;
+mod site;
 
 use std::sync::Arc;
 use std::time::Duration;
