@@ -29,3 +29,4 @@ pub use body::{Body, BodyError};
 pub use config::{Config, ConfigError};
 pub use peers::{PeerKey, PeerKeyError};
 pub use proxy::SchedulerProxy;
+pub use trust::ANONYMOUS;
