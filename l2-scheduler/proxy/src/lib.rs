@@ -12,6 +12,7 @@ mod failure;
 mod flight;
 mod forward;
 mod journey;
+mod limit;
 mod metrics;
 mod models;
 mod patience;

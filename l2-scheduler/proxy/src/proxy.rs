@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use engine_telemetry::{Scraper, Target};
 use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
@@ -41,6 +42,8 @@ pub struct SchedulerProxy(Arc<Shared>);
 /// What all calls share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// Flow control as it is in force; that of `config` is what it was at the start.
+    pub(crate) flow: ArcSwap<FlowConfig>,
     pub(crate) endpoints: Arc<[Endpoint]>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) records: Records,
@@ -115,6 +118,7 @@ impl SchedulerProxy {
         Self(Arc::new(Shared {
             trust: Trust::new(config.pool.clone(), config.untrusted),
             records: Records::new(config.records),
+            flow: ArcSwap::from_pointee(config.flow.clone()),
             config,
             endpoints,
             dispatcher,
@@ -137,6 +141,7 @@ impl SchedulerProxy {
 
     /// Other settings of flow control from here on; what waits keeps its place and its time to live.
     pub fn reconfigure(&self, flow: FlowConfig) {
+        self.0.flow.store(Arc::new(flow.clone()));
         self.0.dispatcher.feed(Input::Reconfigure(Box::new(flow)));
     }
 
