@@ -375,3 +375,29 @@ pub(crate) type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
     Box::pin(task)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_engines_arrive_at_the_pool() {
+        let file = serde_json::from_value(serde_json::json!({
+            "policy": "random",
+            "room": 3,
+            "engine": {"depth": 2},
+            "timeouts": {"hang_floor_ms": 1234},
+            "profile": {"peak_prefill_tokens_per_s": 777.0, "kv_tokens": 5555, "max_batched_tokens": 64},
+            "queue": {"no_endpoint_ttl_ms": 9},
+        }))
+        .expect("a section");
+        let pool = pool_config(&Config::check(file).expect("allowed values"));
+        assert_eq!(pool.policy, scheduler_core::Policy::Random);
+        assert_eq!((pool.engine.room, pool.engine.depth), (3, 2));
+        assert!((pool.engine.prefill_rate - 777.0).abs() < 1e-9);
+        assert_eq!(pool.engine.batch_tokens, 64);
+        assert_eq!(pool.residency.default_capacity_tokens, 5555);
+        assert_eq!(pool.health.hang_floor, Duration::from_millis(1234));
+        assert_eq!(pool.flow.no_endpoint_ttl, Duration::from_millis(9));
+    }
+}
