@@ -72,9 +72,10 @@ fn readable(answer: &Beginning) -> Option<Map<String, Value>> {
         Some(error) => error.take(),
         None => body,
     };
-    match error {
-        Value::Object(error) => Some(error),
-        _ => None,
+    if let Value::Object(error) = error {
+        Some(error)
+    } else {
+        None
     }
 }
 
