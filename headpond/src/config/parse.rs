@@ -107,9 +107,10 @@ impl Wrong<'_> {
         format!("{path}: {seen} is not allowed; use {allowed}{at}")
     }
 
-    /// What stands in the text.
+    /// What stands in the text, on one line.
     fn seen(&self, location: &Location) -> Option<&str> {
-        let value = self.text[span(self.text, location)?].trim_end();
+        let whole = self.text[span(self.text, location)?].trim();
+        let value = whole.lines().next().unwrap_or_default();
         let end = value.char_indices().nth(LONGEST_VALUE);
         match value {
             "[" | "-" => Some("a list"),

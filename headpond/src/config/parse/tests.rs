@@ -124,6 +124,12 @@ fn a_value_of_the_wrong_type_is_refused_by_path_value_and_range() {
             ],
         ),
         (
+            "scheduling:\n  room: |\n    ten\n    or so\n  policy: planned\n",
+            expect![
+                "scheduling.room: ten is not allowed; use a whole number from 0 to 4294967295 (line 3, column 5)"
+            ],
+        ),
+        (
             "listen: nowhere",
             expect![
                 "listen: nowhere is not allowed; use an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080 (line 1, column 9)"
