@@ -6,25 +6,37 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use governance_context::KeyRing;
+use governance_context::{FairnessId, KeyRing};
+use scheduler_proxy::config::Untrusted;
+use scheduler_proxy::{ANONYMOUS, ConfigError};
 use serde::{Deserialize, Serialize};
 
 use crate::cli;
 
+mod parse;
 pub(crate) mod template;
 
 /// A configuration file is written by people; a larger one is a mistake.
 const LARGEST_FILE: u64 = 16 << 20;
+
+/// Names listed in a message.
+const MOST_LISTED: usize = 20;
 
 /// The file as written. Unknown fields are refused wherever they stand.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct File {
     /// Where clients connect.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "parse::address",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) listen: Option<SocketAddr>,
     /// Where operators connect.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "parse::address",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Where `govern` finds `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,13 +65,15 @@ impl Default for LedgerFile {
 }
 
 impl LedgerFile {
-    pub(crate) fn patience(&self) -> anyhow::Result<Duration> {
-        anyhow::ensure!(
-            (1..=60_000).contains(&self.patience_ms),
-            "ledger.patience_ms: {} is not allowed; use a number from 1 to 60000",
-            self.patience_ms
-        );
-        Ok(Duration::from_millis(self.patience_ms))
+    pub(crate) fn patience(&self) -> Result<Duration, ConfigError> {
+        if (1..=60_000).contains(&self.patience_ms) {
+            return Ok(Duration::from_millis(self.patience_ms));
+        }
+        Err(ConfigError {
+            path: "ledger.patience_ms".to_owned(),
+            value: self.patience_ms.to_string(),
+            allowed: "a number from 1 to 60000".to_owned(),
+        })
     }
 }
 
@@ -67,7 +81,7 @@ impl File {
     /// Reads and parses a file.
     ///
     /// # Errors
-    /// Names the file, the line and the field, and what is allowed there.
+    /// Names the file, the field and its line, what stands there, and what is allowed.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let size = std::fs::metadata(path)
             .with_context(|| format!("cannot read the configuration file {}", path.display()))?
@@ -90,7 +104,7 @@ impl File {
         {
             return Ok(Self::default());
         }
-        serde_saphyr::from_str(text).map_err(|error| anyhow::anyhow!("{error}"))
+        parse::parse(text)
     }
 
     pub(crate) fn to_yaml(&self) -> anyhow::Result<String> {
@@ -101,11 +115,49 @@ impl File {
     pub(crate) fn check(self) -> anyhow::Result<Checked> {
         let governance = governance_proxy::config::Config::check(self.governance)?;
         let scheduling = scheduler_proxy::config::Config::check(self.scheduling)?;
+        flows_of_tenants(&governance, &scheduling)?;
         Ok(Checked {
             governance,
             scheduling,
             patience: self.ledger.patience()?,
         })
+    }
+}
+
+/// A flow is a tenant. Where the tenants are named, a quota for somebody else is a typing error that would leave the
+/// tenant it is for without one; a scheduler alone does not know them.
+fn flows_of_tenants(
+    governance: &governance_proxy::config::Config,
+    scheduling: &scheduler_proxy::config::Config,
+) -> Result<(), ConfigError> {
+    let tenants = &governance.tenants;
+    let unknown = |flow: &&FairnessId| {
+        let known = tenants
+            .iter()
+            .any(|tenant| tenant.name.as_str() == flow.as_str());
+        let stranger = scheduling.untrusted == Untrusted::Lowest && flow.as_str() == ANONYMOUS;
+        !known && !stranger
+    };
+    match scheduling.flow.flow_quotas.keys().find(unknown) {
+        Some(flow) if !tenants.is_empty() => Err(ConfigError {
+            path: format!("scheduling.quota.flows.{flow}"),
+            value: format!("{:?}", flow.as_str()),
+            allowed: format!("a tenant of governance.tenants: {}", listed(tenants)),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The first few names: enough to see a typing error.
+fn listed(tenants: &[governance_proxy::config::Tenant]) -> String {
+    let names: Vec<&str> = tenants
+        .iter()
+        .take(MOST_LISTED)
+        .map(|tenant| tenant.name.as_str())
+        .collect();
+    match tenants.len().checked_sub(MOST_LISTED) {
+        Some(more @ 1..) => format!("{}, and {more} more", names.join(", ")),
+        _ => names.join(", "),
     }
 }
 
@@ -172,4 +224,30 @@ pub(crate) fn run(command: cli::Config) -> anyhow::Result<ExitCode> {
         cli::Config::Show { file: None } => print!("{}", template::example()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_for_nobody_is_refused_where_the_tenants_are_known() {
+        let tenants = "governance: { tenants: [{ name: acme }, { name: globex }] }\n";
+        let flows = |name: &str| {
+            format!("scheduling: {{ quota: {{ flows: {{ {name}: {{ wtu_per_s: 5 }} }} }} }}")
+        };
+        let check = |text: String| {
+            let checked = File::parse(&text).expect("a configuration").check();
+            checked.map_or_else(|error| error.to_string(), |_| "good".to_owned())
+        };
+        assert_eq!(check(flows("nobody")), "good", "a scheduler alone");
+        assert_eq!(check(format!("{tenants}{}", flows("globex"))), "good");
+        let strangers = flows("anonymous").replace("{ quota", "{ untrusted: lowest, quota");
+        assert_eq!(check(format!("{tenants}{strangers}")), "good");
+        assert_ne!(check(format!("{tenants}{}", flows("anonymous"))), "good");
+        assert_eq!(
+            check(format!("{tenants}{}", flows("nobody"))),
+            "scheduling.quota.flows.nobody: \"nobody\" is not allowed; use a tenant of governance.tenants: acme, globex"
+        );
+    }
 }

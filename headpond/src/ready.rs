@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,32 @@ pub(crate) struct Ready {
     pub(crate) endpoints: Vec<String>,
 }
 
-/// A tenant and a key of its own.
+/// A tenant and its keys.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct ReadyTenant {
     pub(crate) name: String,
+    /// The text of the first of its keys.
     pub(crate) key: String,
+    /// All its keys that the configuration names, in its order.
+    #[serde(default)]
+    pub(crate) keys: Vec<ReadyKey>,
+}
+
+/// Which key it is, and where its text stands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ReadyKey {
+    pub(crate) project: String,
+    pub(crate) name: String,
+    pub(crate) role: String,
+    pub(crate) secret: ReadySecret,
+}
+
+/// As the configuration says it: `{ file: PATH }` or `{ env: NAME }`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ReadySecret {
+    File(PathBuf),
+    Env(String),
 }
 
 impl std::fmt::Debug for ReadyTenant {
@@ -29,6 +50,7 @@ impl std::fmt::Debug for ReadyTenant {
         formatter
             .debug_struct("ReadyTenant")
             .field("name", &self.name)
+            .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
 }

@@ -20,7 +20,8 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     let file = File::read(&options.config)?;
     let reload = Reload::listen(&options.config, file.clone())?;
     let (listen, admin_listen, keys) = (file.listen, file.admin_listen, file.context_keys.clone());
-    let config = scheduler_proxy::config::Config::check(file.scheduling)?;
+    // The whole file: what starts with it can be told to read it again.
+    let config = file.check()?.scheduling;
     let pool = config.pool.clone();
     let needs_keys = config.untrusted == scheduler_proxy::config::Untrusted::Refuse;
     let endpoints = config
@@ -86,6 +87,11 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
         limit,
     ));
     println!("scheduling on {}, admin on {}", ready.url, ready.admin_url);
+    if ready.endpoints.is_empty() {
+        println!(
+            "NO ENDPOINTS CONFIGURED: scheduling.endpoints names no engine, and every request ends with `no_endpoint`"
+        );
+    }
     if let Some(path) = &options.serve.ready_file {
         ready.write(path)?;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use governance_proxy::Governance;
-use governance_proxy::config::SecretSource;
+use governance_proxy::config::{KeyConfig, SecretSource};
 use ledger_store::SqliteLedger;
 use loadgen::engine::SimEngine;
 use scheduler_proxy::SchedulerProxy;
@@ -23,9 +23,10 @@ use crate::descriptors;
 use crate::in_process::InProcess;
 use crate::listener;
 use crate::random;
-use crate::ready::{Ready, ReadyTenant};
+use crate::ready::{Ready, ReadyKey, ReadySecret, ReadyTenant};
 use crate::reload::Reload;
 use crate::shutdown::Shutdown;
+use banner::Engines;
 
 mod banner;
 mod discover;
@@ -48,6 +49,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         checked,
         listen,
         admin_listen,
+        kind,
         engines,
         reload,
     } = settle(&options, &data).await?;
@@ -78,16 +80,17 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     if let Some(path) = &options.ready_file {
         ready.write(path)?;
     }
-    banner::print(
-        &ready,
-        &stack.engines,
-        &stack.data,
-        options.data_dir.is_some(),
-        match options.config {
+    let screen = banner::Screen {
+        ready: &ready,
+        engines: kind,
+        data: &stack.data,
+        kept: options.data_dir.is_some(),
+        keys: match options.config {
             Some(_) => banner::Keys::Given,
             None => banner::Keys::Made,
         },
-    );
+    };
+    println!("{}", screen.text());
     if let Some(reload) = reload {
         tasks.spawn(
             stop_admin
@@ -154,6 +157,7 @@ struct Settled {
     checked: Checked,
     listen: Option<SocketAddr>,
     admin_listen: Option<SocketAddr>,
+    kind: Engines,
     engines: Vec<SimEngine>,
     /// Where there is a file to follow.
     reload: Option<Reload>,
@@ -168,22 +172,8 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         (Some(path), Some(file)) => Some(Reload::listen(path, file.clone())?),
         _ => None,
     };
-    let named = match &file {
-        Some(file) => !Scheduling::check(file.scheduling.clone())?
-            .endpoints
-            .is_empty(),
-        None => false,
-    };
-    let simulate = options.endpoint.is_empty() && !named;
-    ensure!(
-        simulate || !options.simulation.is_given(),
-        "--engines, --profile, --speed and --slow are for simulated engines, and {} names real ones",
-        if named {
-            "the configuration file"
-        } else {
-            "--endpoint"
-        }
-    );
+    let kind = kind(options, file.as_ref())?;
+    let simulate = kind != Engines::Real;
     let mut discovered: Vec<_> = options
         .endpoint
         .iter()
@@ -218,9 +208,37 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         checked,
         listen,
         admin_listen,
+        kind,
         engines,
         reload,
     })
+}
+
+/// Whether there are real engines, and if not, whether somebody wanted simulated ones.
+fn kind(options: &Up, file: Option<&File>) -> anyhow::Result<Engines> {
+    let named = match file {
+        Some(file) => !Scheduling::check(file.scheduling.clone())?
+            .endpoints
+            .is_empty(),
+        None => false,
+    };
+    let asked = options.simulation.is_given();
+    if options.endpoint.is_empty() && !named {
+        return Ok(match file {
+            Some(_) if !asked => Engines::Forgotten,
+            _ => Engines::Simulated,
+        });
+    }
+    ensure!(
+        !asked,
+        "--engines, --profile, --speed and --slow are for simulated engines, and {} names real ones",
+        if named {
+            "the configuration file"
+        } else {
+            "--endpoint"
+        }
+    );
+    Ok(Engines::Real)
 }
 
 /// One process has one scheduler, so a model can be in no other pool than that.
@@ -266,40 +284,47 @@ fn ready(checked: &Checked, clients: SocketAddr, operators: SocketAddr) -> anyho
     })
 }
 
-/// The keys that the file names, read from where it says they are.
+/// The keys that the file names; the first of each tenant is read from where the file says it is.
 fn keys_of(governance: &governance_proxy::config::Config) -> anyhow::Result<Vec<ReadyTenant>> {
     let mut tenants = Vec::new();
     for tenant in &governance.tenants {
-        let Some(key) = tenant
-            .projects
-            .iter()
-            .flat_map(|project| &project.keys)
-            .next()
-        else {
+        let keys = tenant.projects.iter().flat_map(|project| {
+            let project_name = &project.name;
+            project.keys.iter().map(move |key| (project_name, key))
+        });
+        let Some((_, first)) = keys.clone().next() else {
             continue;
         };
-        let text = match &key.secret {
-            SecretSource::File(path) => std::fs::read_to_string(path).with_context(|| {
-                format!(
-                    "the key `{}` of tenant `{}`: cannot read {}",
-                    key.name,
-                    tenant.name,
-                    path.display()
-                )
-            })?,
-            SecretSource::Env(name) => std::env::var(name).with_context(|| {
-                format!(
-                    "the key `{}` of tenant `{}`: the environment has no {name}",
-                    key.name, tenant.name
-                )
-            })?,
-        };
+        let text = text_of(first)
+            .with_context(|| format!("the key `{}` of tenant `{}`", first.name, tenant.name))?;
         tenants.push(ReadyTenant {
             name: tenant.name.to_string(),
             key: text.trim().to_owned(),
+            keys: keys
+                .map(|(project, key)| ReadyKey {
+                    project: project.clone(),
+                    name: key.name.clone(),
+                    role: key.role.as_str().to_owned(),
+                    secret: match &key.secret {
+                        SecretSource::File(path) => ReadySecret::File(path.clone()),
+                        SecretSource::Env(name) => ReadySecret::Env(name.clone()),
+                    },
+                })
+                .collect(),
         });
     }
     Ok(tenants)
+}
+
+fn text_of(key: &KeyConfig) -> anyhow::Result<String> {
+    match &key.secret {
+        SecretSource::File(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+        }
+        SecretSource::Env(name) => {
+            std::env::var(name).with_context(|| format!("the environment has no {name}"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -30,8 +30,9 @@ fn render(record: &Value) -> String {
     if let Some(governance) = record.get("governance").filter(|part| !part.is_null()) {
         render_governance(&mut text, governance);
     }
+    let told = string(record, "/governance/outcome/code");
     for call in list(record, "/scheduling/calls") {
-        call::render(&mut text, call);
+        call::render(&mut text, call, told.as_deref());
     }
     text
 }
@@ -161,7 +162,7 @@ fn promised(objective: &Value) -> String {
     let target =
         |name: &str| field(name, " ms").unwrap_or_else(|| "left to the scheduler".to_owned());
     format!(
-        "{name}{named}: band {}, weight {}, waits at most {}; target to the first token {}, per token {}",
+        "{name}{named}: band {}, weight {}, time to live {}; target to the first token {}, per token {}",
         said("band", ""),
         said("weight", ""),
         said("ttl_ms", " ms"),
@@ -257,18 +258,33 @@ mod tests {
             (
                 json!({"name": "interactive", "named_by": "project", "band": 10, "weight": 3, "ttl_ms": 5000,
                     "ttft_ms": 800, "overridden": {"weight": "tenant", "ttft_ms": "key"}}),
-                "interactive (of the project): band 10, weight 3 (of the tenant), waits at most 5000 ms; target to the first token 800 ms (of the key), per token left to the scheduler",
+                "interactive (of the project): band 10, weight 3 (of the tenant), time to live 5000 ms; target to the first token 800 ms (of the key), per token left to the scheduler",
             ),
             (
                 json!({"name": "batch", "named_by": "default", "band": -1, "weight": 1, "ttl_ms": 60000, "tpot_ms": 50}),
-                "batch: band -1, weight 1, waits at most 60000 ms; target to the first token left to the scheduler, per token 50 ms",
+                "batch: band -1, weight 1, time to live 60000 ms; target to the first token left to the scheduler, per token 50 ms",
             ),
             (
                 json!({"band": 0, "weight": 1, "ttl_ms": 60000}),
-                "none: band 0, weight 1, waits at most 60000 ms; target to the first token left to the scheduler, per token left to the scheduler",
+                "none: band 0, weight 1, time to live 60000 ms; target to the first token left to the scheduler, per token left to the scheduler",
             ),
         ] {
             assert_eq!(promised(&objective), expected);
+        }
+    }
+
+    #[test]
+    fn a_refusal_by_the_scheduler_is_named_once() {
+        let call = json!({"band": 0, "fairness": "acme", "outcome": "queue_expired", "reason": "queue_expired",
+            "refusal": {"waited_ms": 2000.4, "queue_length": 1}, "wait_limit": {"by": "band", "ms": 2000}, "duration_ms": 2000.9});
+        let alone = json!({ "scheduling": { "calls": [call] } });
+        let both = json!({
+            "governance": {"outcome": {"status": 429, "code": "queue_expired"}},
+            "scheduling": alone["scheduling"],
+        });
+        for record in [alone, both] {
+            let told = render(&record);
+            assert_eq!(told.matches("queue_expired").count(), 1, "{told}");
         }
     }
 

@@ -75,6 +75,9 @@ const fn column(
 /// Tenants whose shares are named.
 const NAMED_TENANTS: usize = 5;
 
+const BEYOND_BEST: &str = "hits above 100 % of best: hits are of answered requests, the best is of all that were offered; refused prompts shared \
+                           less.\n";
+
 /// One table per source, and what they mean.
 pub(super) fn tables(plan: &Plan, rows: &[Row]) -> String {
     let mut text = String::new();
@@ -85,6 +88,12 @@ pub(super) fn tables(plan: &Plan, rows: &[Row]) -> String {
     }
     text.push_str(meaning(plan));
     text.push('\n');
+    if rows
+        .iter()
+        .any(|row| row.mean(|run| run.hits_of_best) > 1.0)
+    {
+        text.push_str(BEYOND_BEST);
+    }
     text
 }
 

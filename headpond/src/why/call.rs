@@ -6,11 +6,13 @@ use serde_json::Value;
 
 use super::{decimal, line, list, number_text, string};
 
-pub(super) fn render(text: &mut String, call: &Value) {
+/// `told` is the outcome's code where it stands above already.
+pub(super) fn render(text: &mut String, call: &Value, told: Option<&str>) {
     let flow = format!(
-        "band {}, flow {}",
+        "band {}, flow {}{}",
         number_text(call, "/band"),
-        string(call, "/fairness").unwrap_or_default()
+        string(call, "/fairness").unwrap_or_default(),
+        limit(call).map_or(String::new(), |limit| format!(", waits at most {limit}")),
     );
     line(text, "flow", Some(&flow));
     for attempt in list(call, "/attempts") {
@@ -18,13 +20,32 @@ pub(super) fn render(text: &mut String, call: &Value) {
     }
     let turned_away = call.get("refusal").map(|refusal| no_turn(call, refusal));
     line(text, "no turn", turned_away.as_deref());
-    let outcome = string(call, "/outcome").unwrap_or_default();
-    let reason = string(call, "/reason")
-        .map(|reason| format!(" ({reason})"))
-        .unwrap_or_default();
-    let duration = decimal(call, "/duration_ms", 1);
-    let scheduled = format!("{outcome}{reason}, {duration} ms in all");
+    let scheduled = format!(
+        "{}, {} ms in all",
+        outcome(call, told),
+        decimal(call, "/duration_ms", 1)
+    );
     line(text, "scheduled", Some(&scheduled));
+}
+
+/// How the call ended. A refusal's code is its outcome and its reason.
+fn outcome(call: &Value, told: Option<&str>) -> String {
+    let outcome = string(call, "/outcome").unwrap_or_default();
+    match string(call, "/reason") {
+        Some(reason) if reason == outcome && told == Some(&reason) => "refused".to_owned(),
+        Some(reason) if reason != outcome => format!("{outcome} ({reason})"),
+        Some(_) | None => outcome,
+    }
+}
+
+/// `2000 ms (the time to live of its band)`
+fn limit(call: &Value) -> Option<String> {
+    let whose = match string(call, "/wait_limit/by")?.as_str() {
+        "band" => "the time to live of its band",
+        _ => "its own time to live",
+    };
+    let time = number_text(call, "/wait_limit/ms");
+    Some(format!("{time} ms ({whose})"))
 }
 
 /// Why a request got no turn, in one sentence.
@@ -39,7 +60,11 @@ fn no_turn(call: &Value, refusal: &Value) -> String {
         ("queue_wait", _) => "it would have been served too late",
         ("shed", _) => "the pool is saturated, and its band is below 0",
         ("displaced", _) => "a request of a higher band took its place",
-        ("queue_expired", _) => "it waited as long as it may",
+        ("queue_expired", _) => match string(call, "/wait_limit/by").as_deref() {
+            Some("band") => "the time to live of its band was over",
+            Some("request") => "its own time to live was over",
+            _ => "it waited as long as it may",
+        },
         ("no_endpoint", Some("empty")) => "the pool has no endpoint",
         ("no_endpoint", Some("draining")) => "every endpoint is draining",
         ("no_endpoint", Some("model")) => "no endpoint serves its model",
@@ -116,12 +141,18 @@ fn render_turn(text: &mut String, call: &Value, turn: &Value) {
         late if late < 0.0 => format!("{:.3} s after its first token was wanted", -late),
         slack => format!("{slack:.3} s before its first token was wanted"),
     };
+    // WTU are those of the price book; the scheduler counts in proportions of its own.
+    let uncached = call
+        .pointer("/uncached_wtu")
+        .and_then(Value::as_f64)
+        .filter(|wtu| *wtu > 0.0)
+        .unwrap_or(1.0);
     let _ = write!(
         told,
-        ", {:.0} ms per token promised, {:.0} output tokens expected, charged {:.1} WTU",
+        ", {:.0} ms per token promised, {:.0} output tokens expected, its flow charged as for {:.0} uncached prompt tokens",
         seconds("tpot_s") * 1e3,
         seconds("expected_output"),
-        seconds("charged_wtu"),
+        seconds("charged_wtu") / uncached,
     );
     line(text, "turn", Some(&told));
     let passed = turn
@@ -217,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_told_in_sentences_of_what_it_rested_on() {
-        let call = json!({"band": 0, "fairness": "acme", "attempts": [{
+        let call = json!({"band": 0, "fairness": "acme", "uncached_wtu": 0.5, "attempts": [{
             "endpoint": "e1", "queue_ms": 812.4, "end": "completed",
             "decision": {
                 "policy": "planned", "queue_position": 3,
@@ -229,9 +260,9 @@ mod tests {
             },
         }]});
         let mut text = String::new();
-        render(&mut text, &call);
+        render(&mut text, &call, None);
         for part in [
-            "turn        0.250 s after its first token was wanted, 100 ms per token promised, 230 output tokens expected, charged 1234.5 WTU",
+            "turn        0.250 s after its first token was wanted, 100 ms per token promised, 230 output tokens expected, its flow charged as for 2469 uncached prompt tokens",
             "because     waiting raised it from band 0 to band 1",
             "because     it went before higher bands: its own had not had its share",
             "because     not everybody could be served in time: tenants went by what they had had",
@@ -244,7 +275,7 @@ mod tests {
         let quiet =
             json!({"band": 0, "attempts": [{"decision": {"turn": {"band": 0, "slack_s": 1.0}}}]});
         let mut text = String::new();
-        render(&mut text, &quiet);
+        render(&mut text, &quiet, None);
         assert!(!text.contains("because"), "{text}");
     }
 
@@ -257,15 +288,23 @@ mod tests {
                 "no turn     it would have been served too late; it waited 0.0 ms, and 70 requests waited in the pool; it would have had to wait 3400 ms; its caller was told to come back after 5000 ms\n",
             ),
             (
+                "queue_expired",
+                json!({"waited_ms": 2000.4, "queue_length": 1}),
+                "no turn     the time to live of its band was over; it waited 2000.4 ms, and 1 requests waited in the pool\n",
+            ),
+            (
                 "over_quota",
                 json!({"because": "band", "waited_ms": 1.0, "queue_length": 0}),
                 "no turn     its band has as much work under way as its quota allows; it waited 1.0 ms, and 0 requests waited in the pool\n",
             ),
         ] {
-            let call = json!({"band": 0, "reason": reason, "refusal": refusal, "attempts": []});
+            let call = json!({"band": 0, "reason": reason, "refusal": refusal, "attempts": [], "wait_limit": {"by": "band", "ms": 2000}});
             let mut text = String::new();
-            render(&mut text, &call);
+            render(&mut text, &call, None);
             assert!(text.contains(expected), "{text}");
+            let flow =
+                "flow        band 0, flow , waits at most 2000 ms (the time to live of its band)\n";
+            assert!(text.contains(flow), "{text}");
         }
     }
 }

@@ -68,6 +68,22 @@ const WRONG: &[(&str, &[&str])] = &[
         &["governance.tenants[0].objective", "slow", "fast"],
     ),
     ("governance: [", &["line"]),
+    (
+        "scheduling: { room: ten }",
+        &["scheduling.room", "ten", "a whole number from 1 to 100000"],
+    ),
+    (
+        "scheduling: { bands: [{ band: 0, ttl_ms: -1 }] }",
+        &["scheduling.bands[0].ttl_ms", "-1", "1 to 86400000"],
+    ),
+    (
+        "governance: { tenants: [{ name: a, limits: [{ concurrency: 1.5 }] }] }",
+        &["governance.tenants[0].limits[0].concurrency", "1.5"],
+    ),
+    (
+        "governance: { tenants: [{ name: a }] }\nscheduling: { quota: { flows: { b: { wtu_per_s: 1 } } } }",
+        &["scheduling.quota.flows.b", "governance.tenants"],
+    ),
 ];
 
 #[test]
@@ -96,6 +112,75 @@ fn a_wrong_configuration_is_refused_by_name_and_nothing_starts() {
             );
         }
     }
+}
+
+#[test]
+fn settings_of_real_engines_without_any_are_refused() {
+    let site = Site::new(&[("acme", "[]")]);
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    for (scheduling, field) in [
+        ("profile: { kv_tokens: 500000 }", "profile.kv_tokens"),
+        (
+            "profile: { peak_prefill_tokens_per_s: 9000 }",
+            "profile.peak_prefill_tokens_per_s",
+        ),
+        (
+            "peers: { urls: ['http://127.0.0.1:9'], key_file: DIR/admin.token }",
+            "peers.urls",
+        ),
+    ] {
+        let file = site.write(
+            "real.yaml",
+            &format!("{written}scheduling: {{ {scheduling} }}\n"),
+        );
+        let output = run(headpond().args(["up", "--config"]).arg(&file));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            told.contains("scheduling.endpoints: none") && told.contains(field),
+            "{told}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_first_screen_tells_of_forgotten_endpoints_and_the_ready_file_of_every_key() {
+    let site = Site::new(&[("acme", "[]")]);
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    let second = "projects: [{ name: nightly, keys: [{ name: batch, secret: { file: DIR/second.key } }] }, {";
+    site.write("second.key", "hp-secundaaaaaa-abcdefghijkmnpqrstuvwxyz");
+    site.write("headpond.yaml", &written.replace("projects: [{", second));
+    let running = site.up(&[]);
+    let first = screen(&running, 1).await;
+    assert!(
+        first.contains("NO ENDPOINTS CONFIGURED: 3 simulated engines"),
+        "{first}"
+    );
+    assert!(first.contains("acme (nightly/batch, p/k)"), "{first}");
+    assert!(!first.contains("hp-secunda"), "{first}");
+    let tenant = &running.ready["tenants"][0];
+    let path = |name: &str| site.path().join(name).display().to_string();
+    assert_eq!(tenant["key"], "hp-secundaaaaaa-abcdefghijkmnpqrstuvwxyz");
+    assert_eq!(
+        tenant["keys"],
+        json!([
+            {"project": "nightly", "name": "batch", "role": "member", "secret": {"file": path("second.key")}},
+            {"project": "p", "name": "k", "role": "lead", "secret": {"file": path("acme.key")}},
+        ])
+    );
+    assert!(running.stop().success());
+    let running = site.up(&["--engines", "1"]);
+    let both = screen(&running, 2).await;
+    assert_eq!(both.matches("NO ENDPOINTS").count(), 1, "{both}");
+}
+
+/// What so many starts have printed.
+async fn screen(running: &Running, starts: usize) -> String {
+    wire::until("the end of the screen", async || {
+        let log = running.log();
+        (log.matches("Break something").count() == starts).then_some(log)
+    })
+    .await
 }
 
 #[test]

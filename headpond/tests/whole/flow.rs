@@ -48,6 +48,15 @@ async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing()
         assert!(refusal.contains("within the 2"), "it says how long: {text}");
         let record = record(&running, &id).await;
         assert_eq!(record["outcome"]["code"], "queue_expired", "{record}");
+        let told = why(&running, &id);
+        for part in [
+            "time to live 60000 ms;",
+            "waits at most 2000 ms (the time to live of its band)",
+            "no turn     the time to live of its band was over",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+        assert_eq!(told.matches("queue_expired").count(), 1, "{told}");
         assert_eq!(record["settlement"]["reason"], "no-work", "{record}");
         assert_eq!(site.attempts()[&plain(&id)].charged, 0);
     }
@@ -62,6 +71,12 @@ async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing()
     at_rest(&running).await;
     assert!(running.stop().success());
     site.verify();
+}
+
+fn why(running: &Running, id: &str) -> String {
+    let output = run(headpond().args(["why", id, "--admin-url", running.admin_url()]));
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn top(running: &Running, arguments: &[&str]) -> String {

@@ -70,6 +70,34 @@ fn a_table_names_every_policy_and_lines_up() {
 }
 
 #[test]
+fn hits_beyond_the_best_are_explained_where_there_are_any() {
+    let at = |load: &str| {
+        let arguments = [
+            "--trace",
+            "agentic",
+            "--requests",
+            "600",
+            "--engines",
+            "2",
+            "--policy",
+            "planned",
+            "--refuse",
+            "doomed",
+            "--seeds",
+            "1",
+            "--load",
+            load,
+        ];
+        let found =
+            objects(&[&arguments[..], &["--json"]].concat())[0]["hit_ratio_of_best"].as_f64();
+        let explained = stdout(&arguments).contains("hits above 100 % of best");
+        (found.expect("a share") > 1.0, explained)
+    };
+    assert_eq!(at("30"), (true, true), "refused prompts shared less");
+    assert_eq!(at("1"), (false, false));
+}
+
+#[test]
 fn json_has_one_object_per_trace_policy_and_seed() {
     let arguments = small(&[
         "--load",

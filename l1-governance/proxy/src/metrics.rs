@@ -187,3 +187,36 @@ impl Metrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_beyond_the_cap_and_unknown_ones_share_a_label() {
+        let tenants: Vec<String> = (0..300).map(|n| format!("tenant-{n}")).collect();
+        let metrics = Metrics::new(tenants.iter().map(String::as_str));
+        let settlement = Settlement {
+            state: State::Committed.as_str(),
+            prompt_tokens: 3,
+            cached_tokens: 1,
+            output_tokens: 1,
+            charged_uwtu: governance_context::MicroWtu(5),
+            estimated: false,
+            reason: "",
+        };
+        for tenant in tenants.iter().map(String::as_str).chain(["nobody"]) {
+            metrics.request("chat_completions", Some(tenant), "ok");
+            metrics.settled(tenant, &settlement);
+        }
+        metrics.request("chat_completions", None, "ok");
+        let mut page = String::new();
+        metrics.encode(&mut page);
+        let series = page
+            .lines()
+            .filter(|line| line.starts_with("headpond_governance_requests_total{"))
+            .count();
+        assert_eq!(series, TENANT_LABELS + 2, "`other`, and `none`");
+        assert!(page.contains("tenant=\"other\",code=\"ok\"} 201"), "{page}");
+    }
+}

@@ -130,8 +130,9 @@ impl Call {
             let booking = match self.turn().await {
                 Turn::Go(booking) => booking,
                 Turn::Refused(refusal) => {
-                    self.journey_mut().refused(&refusal, asked);
-                    let problem = refusal::problem(&refusal);
+                    let journey = self.journey_mut();
+                    journey.refused(&refusal, asked);
+                    let problem = refusal::problem(&refusal, journey.limit());
                     return Err((problem.code.as_str(), problem));
                 }
             };

@@ -20,6 +20,7 @@ mod tests;
 
 pub use file::{EndpointFile, File};
 pub use origin::Origin;
+pub(crate) use peers::MOST_PEERS;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 

@@ -6,9 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use inference_wire::route::Route;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::answer::{Problem, whole_ms};
+use crate::patience::Beginning;
+
+/// What is quoted of an error that cannot be read.
+const QUOTED_BYTES: usize = 1024;
 
 impl Problem {
     /// The event that ends a stream with this problem.
@@ -45,15 +49,45 @@ impl Problem {
 }
 
 /// An error that an engine answered with, as the event that ends a stream which has begun already.
-pub(crate) fn engine_error(route: &Route, status: StatusCode, body: &[u8]) -> Option<Bytes> {
-    let body: Value = serde_json::from_slice(body).ok()?;
-    let error = body.get("error").filter(|error| !error.is_null());
-    let mut error = error.unwrap_or(&body).clone();
+pub(crate) fn engine_error(route: &Route, status: StatusCode, answer: &Beginning) -> Bytes {
+    let mut error = readable(answer).unwrap_or_else(|| {
+        let message = match quoted(answer) {
+            words if words.is_empty() => format!("The engine refused the request with {status}"),
+            words => format!("The engine refused the request with {status}: {words}"),
+        };
+        Map::from_iter([
+            ("message".to_owned(), message.into()),
+            ("type".to_owned(), "invalid_request_error".into()),
+        ])
+    });
     // Whoever reads the stream knows the status by its code only.
-    error
-        .as_object_mut()?
-        .insert("code".to_owned(), status.as_u16().into());
-    Some(Form::of(route).event(&error))
+    error.insert("code".to_owned(), status.as_u16().into());
+    Form::of(route).event(&error.into())
+}
+
+/// An error object as engines write them.
+fn readable(answer: &Beginning) -> Option<Map<String, Value>> {
+    let mut body: Value = serde_json::from_slice(answer.bytes.as_slice()).ok()?;
+    let error = match body.get_mut("error").filter(|error| !error.is_null()) {
+        Some(error) => error.take(),
+        None => body,
+    };
+    if let Value::Object(error) = error {
+        Some(error)
+    } else {
+        None
+    }
+}
+
+/// The first words of a text of any kind and length.
+fn quoted(answer: &Beginning) -> String {
+    let text = String::from_utf8_lossy(&answer.bytes[..answer.bytes.len().min(QUOTED_BYTES)]);
+    let text = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    if answer.whole && answer.bytes.len() <= QUOTED_BYTES {
+        text.to_owned()
+    } else {
+        format!("{text}… (the rest of its answer is left out)")
+    }
 }
 
 /// The forms an error can have in a stream.
@@ -163,8 +197,7 @@ mod tests {
         let body = br#"{"error":{"message":"bad image","type":"BadRequestError","param":"messages","code":"x"}}"#;
         let told: String = [Route::ChatCompletions, Route::Messages]
             .iter()
-            .filter_map(|route| engine_error(route, StatusCode::BAD_REQUEST, body))
-            .map(|event| String::from_utf8(event.to_vec()).expect("text"))
+            .map(|route| told(route, body, true))
             .collect();
         expect![[r#"
             data: {"error":{"code":400,"message":"bad image","param":"messages","type":"BadRequestError"}}
@@ -173,10 +206,40 @@ mod tests {
             data: {"error":{"code":400,"message":"bad image","param":"messages","type":"BadRequestError"},"type":"error"}
 
         "#]].assert_eq(&told);
-        assert_eq!(
-            engine_error(&Route::Messages, StatusCode::BAD_REQUEST, b"no"),
-            None
-        );
+    }
+
+    fn told(route: &Route, body: &[u8], whole: bool) -> String {
+        let answer = Beginning {
+            bytes: body.to_vec(),
+            whole,
+        };
+        let event = engine_error(route, StatusCode::BAD_REQUEST, &answer);
+        String::from_utf8(event.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn an_error_that_cannot_be_read_is_quoted_and_cut() {
+        let chat = Route::ChatCompletions;
+        for (body, whole, message) in [
+            ("no such adapter", true, "no such adapter"),
+            ("\"a string\"", true, "\\\"a string\\\""),
+            (
+                "{\"error\":{\"message\":\"x",
+                false,
+                "{\\\"error\\\":{\\\"message\\\":\\\"x… (the rest of its answer is left out)",
+            ),
+        ] {
+            let expected = format!(
+                "data: {{\"error\":{{\"code\":400,\"message\":\"The engine refused the request with 400 Bad Request: {message}\",\"type\":\"invalid_request_error\"}}}}\n\n"
+            );
+            assert_eq!(told(&chat, body.as_bytes(), whole), expected);
+        }
+        let silent = told(&chat, b"", true);
+        assert!(silent.contains("with 400 Bad Request\""), "{silent}");
+        let long = told(&chat, "é".repeat(40_000).as_bytes(), true);
+        assert_eq!(long.matches('é').count(), QUOTED_BYTES / 2);
+        let broken = [b"x".repeat(QUOTED_BYTES - 1), "é".as_bytes().to_vec()].concat();
+        assert!(!told(&chat, &broken, true).contains(char::REPLACEMENT_CHARACTER));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use governance_context::{AttemptId, Context, Work};
+use governance_context::{AttemptId, Band, Context, Work};
 use inference_wire::route::Route;
 use inference_wire::usage::Usage;
 use scheduler_core::{AttemptEnd, Refusal, RefusalKind, Timestamp};
@@ -15,6 +15,7 @@ use crate::dispatcher::Booking;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::flight::Cut;
+use crate::limit::WaitLimit;
 use crate::proxy::Shared;
 use crate::records::{AttemptRecord, Measured, Record};
 use crate::refusal::Refused;
@@ -31,6 +32,9 @@ pub(crate) struct Journey {
     waits: bool,
     /// Time it has waited for its turns.
     queued: Duration,
+    /// Its own time to live.
+    ttl: Duration,
+    limit: Option<WaitLimit>,
     record: Option<Record>,
     /// A drain waits for it.
     open: Option<TaskTrackerToken>,
@@ -66,6 +70,8 @@ impl Journey {
             output_bound: context.output_bound,
             prefix_blocks: facts.blocks.len(),
             arrived_unix_ms: unix.map_or(0, |since| since.as_millis() as u64),
+            wait_limit: None,
+            uncached_wtu: 0.0,
             attempts: Vec::new(),
             refusal: None,
             outcome: "client_closed",
@@ -80,6 +86,8 @@ impl Journey {
             attempt: None,
             waits: false,
             queued: Duration::ZERO,
+            ttl: Duration::from_millis(context.ttl_ms),
+            limit: None,
             record: Some(record),
             open: Some(shared.calls.token()),
             shared,
@@ -93,6 +101,22 @@ impl Journey {
     /// It asks for a turn.
     pub(crate) fn waits(&mut self) {
         self.waits = true;
+        let Some(record) = &mut self.record else {
+            return;
+        };
+        let flow = self.shared.flow.load();
+        let (band, asked) = (
+            flow.band(Band(record.band)).ttl,
+            self.shared.dispatcher.now(),
+        );
+        self.limit = Some(WaitLimit::first_of(band, self.ttl, self.arrived, asked));
+        record.wait_limit = self.limit;
+        record.uncached_wtu = flow.cost.uncached as f64 / 1e6;
+    }
+
+    /// How long it may wait, once it has asked for a turn.
+    pub(crate) fn limit(&self) -> Option<WaitLimit> {
+        self.limit
     }
 
     /// There is no turn for it.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use governance_context::names;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body::Frame;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use inference_wire::route::Route;
 use scheduler_core::{Queued, RequestKey, Timestamp};
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ use crate::proxy::Shared;
 
 /// The line is told so far; whoever stands behind hears only how long it has waited.
 const TOLD: usize = 1024;
-/// Of an engine's refusal this much is passed on.
+/// Of an engine's refusal this much is read; a longer one is no JSON that could be passed on.
 const ERROR_BYTES: usize = 64 << 10;
 
 type Line = Arc<HashMap<RequestKey, Queued>>;
@@ -213,12 +213,41 @@ async fn opened(route: &Route, response: Response<Body>) -> Step {
     if head.status == StatusCode::OK && is_stream {
         return Step::Stream(Box::new(body));
     }
-    let whole = Limited::new(body, ERROR_BYTES).collect().await;
-    let told = whole
-        .ok()
-        .filter(|_| !head.status.is_success())
-        .and_then(|whole| events::engine_error(route, head.status, &whole.to_bytes()));
-    let unexpected =
-        || Problem::new(Code::UpstreamError, "The engine answered without a stream").event(route);
-    Step::Failed(told.unwrap_or_else(unexpected))
+    let error = Beginning::read(body).await;
+    if !head.status.is_success() {
+        return Step::Failed(events::engine_error(route, head.status, &error));
+    }
+    let unexpected = Problem::new(Code::UpstreamError, "The engine answered without a stream");
+    Step::Failed(unexpected.event(route))
+}
+
+/// As much of an engine's answer as is looked at, whatever its length.
+pub(crate) struct Beginning {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether that is all.
+    pub(crate) whole: bool,
+}
+
+impl Beginning {
+    async fn read(mut body: Body) -> Self {
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(frame) = frame else {
+                return Self {
+                    bytes,
+                    whole: false,
+                };
+            };
+            let data = frame.into_data().unwrap_or_default();
+            let room = ERROR_BYTES - bytes.len();
+            bytes.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() > room {
+                return Self {
+                    bytes,
+                    whole: false,
+                };
+            }
+        }
+        Self { bytes, whole: true }
+    }
 }

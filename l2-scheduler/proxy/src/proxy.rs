@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use engine_telemetry::{Scraper, Target};
 use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
@@ -41,6 +42,8 @@ pub struct SchedulerProxy(Arc<Shared>);
 /// What all calls share.
 pub(crate) struct Shared {
     pub(crate) config: Config,
+    /// Flow control as it is in force; that of `config` is what it was at the start.
+    pub(crate) flow: ArcSwap<FlowConfig>,
     pub(crate) endpoints: Arc<[Endpoint]>,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) records: Records,
@@ -115,6 +118,7 @@ impl SchedulerProxy {
         Self(Arc::new(Shared {
             trust: Trust::new(config.pool.clone(), config.untrusted),
             records: Records::new(config.records),
+            flow: ArcSwap::from_pointee(config.flow.clone()),
             config,
             endpoints,
             dispatcher,
@@ -137,6 +141,7 @@ impl SchedulerProxy {
 
     /// Other settings of flow control from here on; what waits keeps its place and its time to live.
     pub fn reconfigure(&self, flow: FlowConfig) {
+        self.0.flow.store(Arc::new(flow.clone()));
         self.0.dispatcher.feed(Input::Reconfigure(Box::new(flow)));
     }
 
@@ -369,4 +374,30 @@ pub(crate) type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
     Box::pin(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_engines_arrive_at_the_pool() {
+        let file = serde_json::from_value(serde_json::json!({
+            "policy": "random",
+            "room": 3,
+            "engine": {"depth": 2},
+            "timeouts": {"hang_floor_ms": 1234},
+            "profile": {"peak_prefill_tokens_per_s": 777.0, "kv_tokens": 5555, "max_batched_tokens": 64},
+            "queue": {"no_endpoint_ttl_ms": 9},
+        }))
+        .expect("a section");
+        let pool = pool_config(&Config::check(file).expect("allowed values"));
+        assert_eq!(pool.policy, scheduler_core::Policy::Random);
+        assert_eq!((pool.engine.room, pool.engine.depth), (3, 2));
+        assert!((pool.engine.prefill_rate - 777.0).abs() < 1e-9);
+        assert_eq!(pool.engine.batch_tokens, 64);
+        assert_eq!(pool.residency.default_capacity_tokens, 5555);
+        assert_eq!(pool.health.hang_floor, Duration::from_millis(1234));
+        assert_eq!(pool.flow.no_endpoint_ttl, Duration::from_millis(9));
+    }
 }

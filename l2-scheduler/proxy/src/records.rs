@@ -7,6 +7,7 @@ use governance_context::{AttemptId, FairnessId, RequestId, TenantId, Work};
 use scheduler_core::Decision;
 use serde::Serialize;
 
+use crate::limit::WaitLimit;
 use crate::refusal::Refused;
 
 #[cfg(test)]
@@ -28,6 +29,10 @@ pub(crate) struct Record {
     pub(crate) output_bound: u64,
     pub(crate) prefix_blocks: usize,
     pub(crate) arrived_unix_ms: u64,
+    /// How long it might wait for its turn.
+    pub(crate) wait_limit: Option<WaitLimit>,
+    /// What an uncached prompt token cost its flow, in the WTU of `scheduling.wtu`.
+    pub(crate) uncached_wtu: f64,
     pub(crate) attempts: Vec<AttemptRecord>,
     /// Why it got no turn, if it got none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ use scheduler_core::{EmptiedBy, Refusal, RefusalKind, Scope};
 use serde::Serialize;
 
 use crate::answer::{Code, Problem};
+use crate::limit::{LimitedBy, WaitLimit};
 
 /// A refusal as the record shows it.
 #[derive(Debug, Serialize)]
@@ -37,8 +38,8 @@ impl Refused {
 }
 
 /// The answer to a request that is refused. Its first sentence says what happened, the rest what to do.
-pub(crate) fn problem(refusal: &Refusal) -> Problem {
-    let problem = Problem::new(code(refusal.kind), message(refusal));
+pub(crate) fn problem(refusal: &Refusal, limit: Option<WaitLimit>) -> Problem {
+    let problem = Problem::new(code(refusal.kind), message(refusal, limit));
     match refusal.retry_after {
         Some(after) => problem.retry_after(after),
         None => problem,
@@ -59,7 +60,7 @@ fn code(kind: RefusalKind) -> Code {
     }
 }
 
-fn message(refusal: &Refusal) -> Cow<'static, str> {
+fn message(refusal: &Refusal, limit: Option<WaitLimit>) -> Cow<'static, str> {
     let waiting = refusal.queue_length;
     match refusal.kind {
         RefusalKind::QueueFull(scope) => format!(
@@ -95,17 +96,44 @@ fn message(refusal: &Refusal) -> Cow<'static, str> {
         RefusalKind::Displaced => "A request of a higher priority took the place of this one in a full queue. Wait as \
                                    long as retry-after says, or use a key whose objective has a higher priority."
             .to_owned(),
-        RefusalKind::QueueExpired => format!(
-            "No endpoint had room within the {} ms that the request may wait. Wait as long as retry-after says, or \
-             use a key whose objective has more patience.",
-            refusal.waited.as_millis()
-        ),
+        RefusalKind::QueueExpired => expired(refusal, limit),
         RefusalKind::NoEndpoint(emptied_by) => return no_endpoint(emptied_by).into(),
         RefusalKind::ShuttingDown | RefusalKind::ClientClosed => {
             return "The scheduler is shutting down. Send the request again: another one will take it.".into();
         }
     }
     .into()
+}
+
+fn expired(refusal: &Refusal, limit: Option<WaitLimit>) -> String {
+    let (time, whose, patient) = match limit {
+        Some(WaitLimit {
+            by: LimitedBy::Band,
+            time,
+        }) => (
+            time,
+            "a request of its priority band may",
+            "of a band with more patience",
+        ),
+        Some(WaitLimit {
+            by: LimitedBy::Request,
+            time,
+        }) => (
+            time,
+            "its objective lets a request",
+            "whose objective has more patience",
+        ),
+        None => (
+            refusal.waited,
+            "the request may",
+            "whose objective has more patience",
+        ),
+    };
+    format!(
+        "No endpoint had room within the {} ms that {whose} wait. Wait as long as retry-after says, or use a key \
+         {patient}.",
+        time.as_millis()
+    )
 }
 
 fn no_endpoint(emptied_by: EmptiedBy) -> String {
@@ -169,7 +197,7 @@ mod tests {
             waited: Duration::from_millis(250),
             predicted_wait: predicted_ms.map(Duration::from_millis),
         };
-        let problem = problem(&refusal);
+        let problem = problem(&refusal, None);
         let note = serde_json::to_string(&Refused::note(&refusal)).expect("plain data");
         let told = format!(
             "{} {} | {} | {note}\n",
@@ -252,6 +280,33 @@ mod tests {
             &expect![[r#"
             503 shutting_down | The scheduler is shutting down. Send the request again: another one will take it. | {"waited_ms":250.0,"queue_length":12,"retry_after_ms":1500.0}
         "#]],
+        );
+    }
+
+    #[test]
+    fn a_wait_that_ended_names_the_limit_that_ended_it() {
+        let refusal = Refusal {
+            kind: RefusalKind::QueueExpired,
+            retry_after: None,
+            queue_length: 1,
+            waited: Duration::from_millis(2001),
+            predicted_wait: None,
+        };
+        let told = |by| {
+            let time = Duration::from_secs(2);
+            problem(&refusal, Some(WaitLimit { by, time }))
+                .message
+                .into_owned()
+        };
+        assert_eq!(
+            told(LimitedBy::Band),
+            "No endpoint had room within the 2000 ms that a request of its priority band may wait. Wait as long as \
+             retry-after says, or use a key of a band with more patience."
+        );
+        assert_eq!(
+            told(LimitedBy::Request),
+            "No endpoint had room within the 2000 ms that its objective lets a request wait. Wait as long as \
+             retry-after says, or use a key whose objective has more patience."
         );
     }
 }

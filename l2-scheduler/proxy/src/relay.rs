@@ -228,17 +228,26 @@ impl Relay {
     }
 }
 
-/// A client may close once it has seen the end of a stream, before the connection's own end.
+/// A reader may close once it knows how the answer ends, before the connection's own end.
 impl Drop for Relay {
     fn drop(&mut self) {
-        if let (Upstream::Flowing(_), Kind::Stream(stream)) = (&self.upstream, &self.kind) {
-            stream.measure(&mut self.journey);
-            if stream.watch.meter().done() {
-                let end = stream.end(&mut self.journey);
-                self.journey.attempt_ended(end, None);
-                self.journey.over(outcome(end), None);
+        let Upstream::Flowing(_) = &self.upstream else {
+            return;
+        };
+        let end = match &self.kind {
+            Kind::Stream(stream) => {
+                stream.measure(&mut self.journey);
+                if !stream.watch.meter().done() {
+                    return;
+                }
+                stream.end(&mut self.journey)
             }
-        }
+            // The status said all there is to say of the attempt, whether or not its text is read to the end.
+            Kind::Whole(whole) if whole.verdict == Verdict::Rejected => AttemptEnd::Rejected,
+            Kind::Whole(_) => return,
+        };
+        self.journey.attempt_ended(end, None);
+        self.journey.over(outcome(end), None);
     }
 }
 

@@ -163,14 +163,17 @@ fn duplicate_reserved(headers: &HeaderMap) -> Option<String> {
 }
 
 /// The lowest band, one shared flow, no promise.
+/// The tenant, and the flow, of requests without a signed context.
+pub const ANONYMOUS: &str = "anonymous";
+
 fn anonymous(pool: PoolName) -> Context {
     Context {
         pool,
         attempt: AttemptId::new(0, [0; 10]),
         request: RequestId::new(0, [0; 10]),
-        tenant: TenantId::new("anonymous").expect("a valid name"),
-        account_path: PathHash::of(["anonymous"]),
-        fairness: FairnessId::new("anonymous").expect("a valid name"),
+        tenant: TenantId::new(ANONYMOUS).expect("a valid name"),
+        account_path: PathHash::of([ANONYMOUS]),
+        fairness: FairnessId::new(ANONYMOUS).expect("a valid name"),
         weight: 1,
         band: Band(i32::MIN),
         objective: None,

@@ -32,7 +32,7 @@ pub struct File {
 
 /// A number that may be written bare or quoted; quoted decimals keep every digit.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a number")]
 pub(super) enum Number {
     Whole(u64),
     Negative(i64),

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::file::is_name;
 use super::{ConfigError, Origin, Peers, millis, refuse};
 
-/// As many as a pool can tell apart.
-const MOST_PEERS: usize = 64;
+/// Schedulers of one pool at most, this one not counted.
+pub(crate) const MOST_PEERS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

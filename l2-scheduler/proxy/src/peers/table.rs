@@ -3,13 +3,16 @@
 use scheduler_core::PeerId;
 
 use super::message::Unbelieved;
+use crate::config::MOST_PEERS;
 
-/// Schedulers of one pool at most, this one not counted.
-const MOST: usize = 64;
 /// Whoever has been silent for so long is gone; another takes its number.
 const GONE_MS: u64 = 10_000;
 
 /// Who has been heard.
+///
+/// It bounds names, which only the shell knows, and answers whoever is one too many. The pool bounds the numbers that it
+/// is fed once more: it trusts no shell, and the simulation feeds it without one. What is read before this, a body of a
+/// stated length whose signature is right, is bounded in [`Peers::hear`](super::Peers::hear).
 #[derive(Debug, Default)]
 pub(super) struct Table {
     /// The place is the number.
@@ -45,7 +48,7 @@ impl Table {
         if let Some(place) = self.peers.iter().position(gone) {
             return Ok(place);
         }
-        if self.peers.len() == MOST {
+        if self.peers.len() == MOST_PEERS {
             return Err(Unbelieved::TooMany);
         }
         self.peers.push(Peer {
@@ -79,7 +82,7 @@ mod tests {
             assert!(number.0 < 3, "{number:?}");
         }
         let mut table = Table::default();
-        for n in 0..MOST {
+        for n in 0..MOST_PEERS {
             assert!(table.hear(&format!("r{n}"), 100).is_ok());
         }
         assert_eq!(table.hear("one more", 100), Err(Unbelieved::TooMany));

@@ -18,6 +18,8 @@ fn record(n: u8, outcome: &'static str) -> Record {
         output_bound: 1,
         prefix_blocks: 0,
         arrived_unix_ms: 0,
+        wait_limit: None,
+        uncached_wtu: 1.0,
         attempts: Vec::new(),
         refusal: None,
         outcome,

@@ -103,6 +103,39 @@ async fn every_refusal_says_who_why_and_when_to_come_back() {
 }
 
 #[tokio::test]
+async fn an_expired_wait_names_the_limit_that_ended_it() {
+    for (band_ms, own_ms, limit, words) in [
+        (
+            40,
+            20_000,
+            json!({"by": "band", "ms": 40}),
+            "40 ms that a request of its priority band may wait",
+        ),
+        (
+            20_000,
+            50,
+            json!({"by": "request", "ms": 50}),
+            "50 ms that its objective lets a request wait",
+        ),
+    ] {
+        // What was in force at the start is not what is in force.
+        let settings = |ttl_ms: u64| json!({"room": 1, "bands": [{"band": 7, "ttl_ms": ttl_ms, "refuse": "never"}]});
+        let (_engine, proxy, mut running) = occupied(settings(30_000)).await;
+        proxy.reconfigure(crate::rig::config(settings(band_ms)).flow);
+        let context = Context {
+            band: Band(7),
+            ttl_ms: own_ms,
+            ..context(1)
+        };
+        let answer = read(proxy.call(context, completion_request()).await).await;
+        assert_eq!(answer.headers["x-headpond-reason"], "queue_expired");
+        assert!(answer.text.contains(words), "{}", answer.text);
+        assert_eq!(record(&proxy, 1)["wait_limit"], limit);
+        running.shutdown().await;
+    }
+}
+
+#[tokio::test]
 async fn whoever_leaves_the_queue_is_counted_as_leaving() {
     let (_engine, proxy, mut running) = occupied(json!({"room": 1})).await;
     let caller = proxy.clone();
@@ -229,6 +262,40 @@ async fn an_engines_refusal_after_the_comments_keeps_its_words() {
     );
     assert_eq!(record(&proxy, 1)["outcome"], "rejected");
     assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn a_long_or_unreadable_refusal_after_the_comments_is_still_told_as_the_engines() {
+    let long = format!(
+        r#"{{"error":{{"message":"{}","type":"BadRequestError"}}}}"#,
+        "too many images ".repeat(8 << 10)
+    );
+    for (status, reply, words) in [
+        (400, crate::stub::json(400, &long), "too many images"),
+        (
+            404,
+            Reply::Whole(404, "text/plain", "no such adapter".into()),
+            "no such adapter",
+        ),
+    ] {
+        let (_engine, proxy, gate) = gated(json!({}), reply).await;
+        let mut first = proxy.call(context(0), chat_request()).await;
+        assert!(frame(&mut first).await.is_some());
+        let mut told = proxy.call(context(1), with_comments(chat_request())).await;
+        assert!(frame(&mut told).await.is_some());
+        gate.notify_one();
+        drop(read(first).await);
+        let text = read(told).await.text;
+        let code = format!("\"code\":{status}");
+        assert!(text.contains(words) && text.contains(&code), "{text}");
+        assert!(!text.contains("without a stream"), "{text}");
+        let error = text.split("\n\n").find(|event| event.starts_with("data:"));
+        assert!(error.expect("an event").len() < 2048, "it is cut");
+        let record = record(&proxy, 1);
+        assert_eq!(record["outcome"], "rejected");
+        assert_eq!(record["attempts"][0]["end"], "rejected");
+        assert_at_rest(&proxy);
+    }
 }
 
 #[tokio::test]
