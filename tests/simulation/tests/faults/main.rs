@@ -11,9 +11,17 @@
 //! scheduler can do is here: an endpoint that is replaced or gone is sent nothing.
 
 mod attempts;
+mod bills;
+mod books;
 mod chance;
 mod check;
 mod client;
+/// The rules by which a hold ends, as the gateway has them: they are pure, and a copy would prove nothing.
+#[path = "../../../../l1-governance/proxy/src/ending.rs"]
+mod ending;
+mod governor;
+mod money;
+mod tenants;
 mod trouble;
 mod world;
 
