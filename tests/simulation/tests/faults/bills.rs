@@ -11,7 +11,7 @@ use crate::books::{Sums, stays, window_start};
 use crate::client::Client;
 use crate::ending::End;
 use crate::governor::unix;
-use crate::money::{InL1, InL2, Reports};
+use crate::money::{InL1, InL2, Owner, Reports};
 use crate::tenants::{self, TENANTS};
 use crate::world::World;
 
@@ -215,6 +215,12 @@ impl World {
         );
     }
 
+    /// Ends nobody told, decided by the rule of their tier.
+    pub(crate) fn resolved(&self) -> u32 {
+        let stands = self.books.stands();
+        stands.filter(|(_, stand)| stand.is_resolved).count() as u32
+    }
+
     fn check_outcomes(&self, index: usize) {
         let client = &self.clients[index];
         let purse = &client.purse;
@@ -224,10 +230,11 @@ impl World {
         let stand = attempt.and_then(|attempt| self.books.stand(client.tenant, attempt));
         let state = stand.map(|stand| stand.state);
         let is_free = matches!(state, None | Some(State::Refused | State::Released));
-        let is_told = !purse.is_orphan && !stand.is_some_and(|stand| stand.is_resolved);
+        let is_told =
+            purse.owner != Owner::DiedEarly && !stand.is_some_and(|stand| stand.is_resolved);
         match (in_l1, purse.in_l2) {
             (InL1::TooFast | InL1::NoQuota, None) => assert!(is_free, "request {index}: {state:?}"),
-            (InL1::Unavailable | InL1::Left, None) | (InL1::Settled, None) => {
+            (InL1::Unavailable | InL1::Left | InL1::Settled, None) => {
                 assert!(is_free || !is_told, "request {index}: {state:?}");
             }
             (InL1::Settled, Some(InL2::Completed)) => {

@@ -248,6 +248,17 @@ impl Governor {
         true
     }
 
+    /// An account admits nothing from here on; whether there was anybody to tell.
+    pub(crate) fn end_account(&mut self, now: u64, account: &AccountId) -> bool {
+        if !self.is_good() {
+            return false;
+        }
+        let ended = self.ledger.end_account(unix(now), account);
+        ended.expect("the account is known");
+        self.collect();
+        true
+    }
+
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         let write = self.write.as_ref().map(|write| write.ends);
         let own = match self.health {

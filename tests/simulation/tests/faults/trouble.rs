@@ -14,12 +14,27 @@ use crate::chance::Chance;
 use crate::check::Limit;
 use crate::client::{Client, Place};
 use crate::ending::End;
+use crate::governor::Disk;
 use crate::money::{InL1, InL2};
 use crate::tenants::TENANTS;
 use crate::trouble::ledger::purse;
 use crate::world::{ENGINES, Listed, Mood, World, engine};
 
 mod ledger;
+
+/// What goes wrong most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    Anything,
+    /// Disks.
+    Writes,
+    /// Governance dies.
+    Deaths,
+    /// Limits change.
+    Budgets,
+    /// Clients leave.
+    Leaving,
+}
 
 const BANDS: [i32; 4] = [-1, 0, 1, 5];
 
@@ -90,6 +105,9 @@ impl World {
         if self.now > self.disk_heals {
             self.l1.thaw(self.now);
         }
+        if self.theme != Theme::Anything && self.chance.one_in(3) {
+            return self.make_trouble_of(self.theme);
+        }
         match self.chance.below(112) {
             0..=59 => {
                 for _ in 0..=self.chance.of(&[0, 0, 0, 0, 2, 12]) {
@@ -117,8 +135,29 @@ impl World {
             103..=105 => self.change_budget(),
             106 => self.crash_l1(),
             107..=109 => self.hear_late(),
-            110 => self.repeat_an_end(),
+            110 => {
+                self.repeat_an_end();
+                if self.chance.one_in(4) {
+                    self.end_key();
+                }
+            }
             _ => self.handler_panics(),
+        }
+    }
+
+    fn make_trouble_of(&mut self, theme: Theme) {
+        match theme {
+            Theme::Writes => self.harm_disk(),
+            Theme::Deaths if self.chance.one_in(4) => self.crash_l1(),
+            Theme::Deaths if self.chance.one_in(3) => self.hear_late(),
+            Theme::Deaths | Theme::Anything => {}
+            Theme::Budgets if self.chance.one_in(8) => self.end_key(),
+            Theme::Budgets => self.change_budget(),
+            Theme::Leaving if self.chance.one_in(4) => self.l1.disk = Disk::Slow,
+            Theme::Leaving => {
+                self.somebody_leaves();
+                self.whoever_asks_leaves();
+            }
         }
     }
 
@@ -179,6 +218,14 @@ impl World {
             }
             Place::Runs { .. } => self.hang_up(index, self.left(index)),
             Place::Over => {}
+        }
+    }
+
+    /// The first of those who wait for a hold.
+    fn whoever_asks_leaves(&mut self) {
+        let asks = |index: &&usize| matches!(self.clients[**index].place, Place::Asks { .. });
+        if let Some(index) = self.open.iter().find(asks).copied() {
+            self.ends_in_l1(index, InL1::Left);
         }
     }
 

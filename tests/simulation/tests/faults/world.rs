@@ -18,6 +18,7 @@ use crate::check::Limit;
 use crate::client::{Client, Place};
 use crate::ending::End;
 use crate::governor::Governor;
+use crate::trouble::Theme;
 use crate::{tenants, trouble};
 
 pub(crate) const ENGINES: u32 = 4;
@@ -48,6 +49,10 @@ pub(crate) struct Tally {
     /// Words about attempts that came late, and ends told again.
     pub(crate) late: u32,
     pub(crate) repeated: u32,
+    pub(crate) budgets: u32,
+    pub(crate) resolved: u32,
+    /// Clients that left before they had a hold.
+    pub(crate) left_early: u32,
     /// Second looks at the same moment, and those that found somebody who could go.
     pub(crate) looks: u32,
     pub(crate) second_finds: u32,
@@ -68,6 +73,9 @@ impl AddAssign for Tally {
         self.crashes += other.crashes;
         self.late += other.late;
         self.repeated += other.repeated;
+        self.budgets += other.budgets;
+        self.resolved += other.resolved;
+        self.left_early += other.left_early;
         self.looks += other.looks;
         self.second_finds += other.second_finds;
     }
@@ -137,6 +145,7 @@ pub(crate) struct World {
     pub(crate) steps: u32,
     /// Governance and the schedulers can ask each other.
     pub(crate) is_one_process: bool,
+    pub(crate) theme: Theme,
     pub(crate) disk_heals: u64,
     digest: u64,
     next_trouble: u64,
@@ -144,7 +153,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, theme: Theme) -> Self {
         let mut chance = Chance(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
         let seats = (0..ENGINES).map(|_| Seat {
             engine: engine(),
@@ -170,6 +179,7 @@ impl World {
             touched: BTreeSet::new(),
             steps: 0,
             is_one_process: seed.is_multiple_of(2),
+            theme,
             disk_heals: 0,
             digest: 0,
             next_trouble: 1_000_000_000,
@@ -289,6 +299,7 @@ impl World {
         }
         self.check_rest();
         self.check_money_at_rest();
+        self.tally.resolved = self.resolved();
     }
 
     /// Tells every scheduler of an endpoint.

@@ -43,10 +43,14 @@ impl World {
 
     fn declare(&mut self, tenant: u64, at: usize) {
         let (account, kind) = tenants::accounts(tenant).swap_remove(at);
+        if self.books.is_ended(&account) {
+            return;
+        }
         let policies = tenants::policies(&mut self.chance, kind, unix(self.now));
         if self.l1.declare(self.now, &account, kind, &policies) {
             self.books.filling = self.l1.filling;
             self.books.declare(&account, policies);
+            self.tally.budgets += 1;
             self.touched.insert(tenant);
         }
     }
@@ -56,6 +60,16 @@ impl World {
         let tenant = self.chance.below(TENANTS);
         let at = self.chance.below(tenants::accounts(tenant).len() as u64);
         self.declare(tenant, at as usize);
+    }
+
+    /// A key ends; what runs with it is settled as ever.
+    pub(crate) fn end_key(&mut self) {
+        let tenant = self.chance.below(TENANTS);
+        let (key, _) = tenants::accounts(tenant).swap_remove(3);
+        if self.l1.end_account(self.now, &key) {
+            self.books.filling = self.l1.filling;
+            self.books.end_account(&key);
+        }
     }
 
     pub(crate) fn harm_disk(&mut self) {
