@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use governance_context::Work;
 use governance_core::account::{Limit, PolicySpec, Tier};
-use governance_core::ledger::{Balance, Basis, Settlement, State};
+use governance_core::ledger::{Balance, Basis, Settlement, State, WindowRow};
 use governance_core::limits::{Nanos, Rule};
 
 use crate::books::{Sums, stays, window_start};
@@ -135,6 +135,7 @@ impl World {
         for ((policy, start), row) in &self.l1.view.windows {
             let sum = sums.of(policy.0, *start);
             assert_eq!(row.held, sum.held, "{row:?}");
+            self.check_overrun(row);
             *in_rows.entry(group(policy.0)).or_default() += row.used + row.debt;
         }
         for ((policy, _), sum) in &sums.windows {
@@ -143,6 +144,24 @@ impl World {
         in_rows.retain(|_, charged| *charged > 0);
         in_books.retain(|_, charged| *charged > 0);
         assert_eq!(in_rows, in_books);
+    }
+
+    /// What was admitted fits. What costs more than it held is owed, and debt leaves a window for the next one, or because
+    /// a window that nobody used has paid it.
+    fn check_overrun(&self, row: &WindowRow) {
+        let key = (row.policy, row.start);
+        let is_counted = self.books.spec(row.policy.0).limit == Limit::Metered;
+        let is_forced = self.books.forced.contains(&(row.policy.0, row.start.0));
+        if row.used + row.held <= self.l1.view.most[&key] || is_counted || is_forced {
+            return;
+        }
+        let later = self.l1.view.windows.range(key..);
+        let spans: Vec<_> = later
+            .take_while(|((policy, _), _)| *policy == row.policy)
+            .map(|(_, row)| (row.start, row.end))
+            .collect();
+        let is_idle = spans.windows(2).any(|pair| pair[0].1 < pair[1].0);
+        assert!(is_idle, "{row:?}");
     }
 
     fn check_attempts(&self) {

@@ -1,6 +1,6 @@
 //! What governance must say: a list of what happened to each attempt, added up anew each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use governance_context::AttemptId;
 use governance_core::account::{AccountId, PolicySpec, Tier, UnixMs};
@@ -51,6 +51,8 @@ pub(crate) struct Books {
     ended: Vec<(u64, AccountId)>,
     /// The newest of each number.
     specs: BTreeMap<u32, PolicySpec>,
+    /// Windows that took in what ran already, with room or without.
+    pub(crate) forced: BTreeSet<(u32, u64)>,
     /// The batch that is being filled.
     pub(crate) filling: u64,
 }

@@ -17,6 +17,8 @@ pub(crate) struct Rows {
     pub(crate) windows: BTreeMap<(PolicyNo, UnixMs), WindowRow>,
     pub(crate) attempts: BTreeMap<AttemptId, Arc<AttemptRow>>,
     pub(crate) legs: BTreeMap<AttemptId, Vec<LegRow>>,
+    /// The most each window ever granted.
+    pub(crate) most: BTreeMap<(PolicyNo, UnixMs), u64>,
     entries: Vec<Entry>,
     /// Charges above the largest possible one.
     pub(crate) alarms: u32,
@@ -27,7 +29,12 @@ impl Rows {
         match effect {
             Effect::Account(row) => drop(self.accounts.insert(row.no, AccountRow::clone(row))),
             Effect::Policy(row) => drop(self.policies.insert(row.no, PolicyRow::clone(row))),
-            Effect::Window(row) => drop(self.windows.insert((row.policy, row.start), *row)),
+            Effect::Window(row) => {
+                let key = (row.policy, row.start);
+                let most = self.most.entry(key).or_default();
+                *most = row.granted.max(*most);
+                self.windows.insert(key, *row);
+            }
             Effect::Attempt(row) => drop(self.attempts.insert(row.id, Arc::clone(row))),
             Effect::Leg(row) => self.legs.entry(row.attempt).or_default().push(*row),
             Effect::Entry(row) => self.entries.push(*row),

@@ -64,6 +64,9 @@ impl World {
                 if stand.is_none() {
                     let legs = self.legs(attempt);
                     self.books.check_reinstated(&reservation, &legs);
+                    self.books
+                        .forced
+                        .extend(legs.iter().map(|leg| (leg.policy, leg.window)));
                     self.books.held(tenant, now, &reservation, legs);
                 }
                 if let Some(settlement) = client.purse.settled {
