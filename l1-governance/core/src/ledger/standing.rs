@@ -42,8 +42,11 @@ struct Roll {
 }
 
 impl Counters {
+    /// What the window cannot pay any more. What is held in it is promised to those who hold it: once debt has
+    /// left as paid, nothing would bring it back.
     fn overrun(&self) -> u64 {
         self.used
+            .saturating_add(self.held)
             .saturating_add(self.debt)
             .saturating_sub(self.granted)
             .min(self.debt)

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use engine_model::Event;
-use scheduler_core::{AttemptEnd, BookingId, EndpointId, Input, Output};
+use governance_context::Work;
+use scheduler_core::{AttemptEnd, BookingId, EndpointId, Input, Output, RefusalKind};
 
 use crate::client::{Client, Place};
+use crate::ending::End;
+use crate::money::InL2;
 use crate::world::{Listed, Mood, World};
 
 /// A client asks so often.
@@ -29,7 +32,7 @@ impl World {
                 self.must_wait(scheduler, index);
                 assert!(!refusal.kind.code().is_empty());
                 self.tally.refused += 1;
-                self.end(index);
+                self.refuse(index, refusal.kind);
             }
             Output::Probe { endpoint } => {
                 let mood = self.seats[endpoint.0 as usize].mood;
@@ -41,7 +44,7 @@ impl World {
                 let index = self.open.iter().copied().find(of);
                 let index = index.expect("only what runs is abandoned");
                 self.tally.abandoned += 1;
-                self.fail(index, AttemptEnd::Failed);
+                self.fail(index, AttemptEnd::Failed, Work::Prefill);
             }
         }
     }
@@ -71,6 +74,7 @@ impl World {
         client.attempt += 1;
         client.heard = self.now;
         client.streams = false;
+        client.purse.noted = Work::Prefill;
         client.generation = self.seats[engine as usize].generation;
         let seat = &mut self.seats[engine as usize];
         assert_eq!(
@@ -79,18 +83,27 @@ impl World {
             "request {index} was sent to engine {engine}"
         );
         if let Mood::Refuses(end) = seat.mood {
-            return self.fail(index, end);
+            return self.fail(index, end, Work::None);
         }
         let request = client.for_engine(index);
         if seat.engine.submit(request).is_err() {
-            return self.fail(index, AttemptEnd::Rejected);
+            return self.fail(index, AttemptEnd::Rejected, Work::None);
         }
+        self.clients[index].purse.runs += 1;
         self.begin(engine as usize);
     }
 
     /// An attempt ends badly; its client tries again a few times, unless it has had something or is told it is at fault.
-    pub(crate) fn fail(&mut self, index: usize, end: AttemptEnd) {
-        let client = &self.clients[index];
+    pub(crate) fn fail(&mut self, index: usize, end: AttemptEnd, work: Work) {
+        let client = &mut self.clients[index];
+        let purse = &mut client.purse;
+        purse.work = purse.work.max(work);
+        purse.noted = purse.work;
+        let of_l1 = match (client.streams, purse.work) {
+            (true, _) => End::Cut,
+            (false, Work::None) => End::NoWork,
+            (false, Work::Prefill | Work::Partial) => End::EngineError(500),
+        };
         let Place::Runs {
             scheduler,
             booking,
@@ -110,17 +123,41 @@ impl World {
             self.ask(index, scheduler);
         } else {
             self.tally.refused += 1;
+            self.note_l2(index, InL2::Failed);
+            self.settle_money(index, of_l1);
             self.end(index);
         }
     }
 
+    /// A scheduler has no turn for it, or had its client leave.
+    fn refuse(&mut self, index: usize, why: RefusalKind) {
+        let end = match self.clients[index].purse.work {
+            Work::None => End::NoWork,
+            Work::Prefill | Work::Partial => End::EngineError(503),
+        };
+        let how = if why == RefusalKind::ClientClosed {
+            InL2::Left
+        } else {
+            InL2::Refused
+        };
+        self.note_l2(index, how);
+        self.settle_money(index, end);
+        self.end(index);
+    }
+
     pub(crate) fn end(&mut self, index: usize) {
-        self.clients[index].place = Place::Over;
+        self.release_limits(index);
+        let client = &mut self.clients[index];
+        assert!(
+            client.purse.in_l1.is_some(),
+            "request {index} is not settled"
+        );
+        client.place = Place::Over;
         self.open.retain(|open| *open != index);
     }
 
-    /// A client whose request runs leaves.
-    pub(crate) fn hang_up(&mut self, index: usize) {
+    /// Nobody waits any more for a request that runs, for whatever reason governance knows.
+    pub(crate) fn hang_up(&mut self, index: usize, why: End) {
         if let Place::Runs {
             scheduler,
             booking,
@@ -130,6 +167,8 @@ impl World {
             let id = self.clients[index].id(index);
             self.seats[engine as usize].engine.abort(id);
             let end = AttemptEnd::ClientClosed;
+            self.note_l2(index, InL2::Left);
+            self.settle_money(index, why);
             self.feed(scheduler, Input::Finished { booking, end });
             self.tally.canceled += 1;
             self.end(index);
@@ -173,6 +212,9 @@ impl World {
                 };
                 self.clients[index].heard = self.now;
                 self.clients[index].streams = true;
+                let purse = &mut self.clients[index].purse;
+                (purse.work, purse.noted) = (Work::Partial, Work::Partial);
+                purse.emitted = u64::from(total);
                 if new == total {
                     self.feed(scheduler, Input::FirstToken(booking));
                 } else if total.is_multiple_of(4) {
@@ -190,16 +232,26 @@ impl World {
                 let Some((index, scheduler, booking)) = self.running(request) else {
                     return;
                 };
-                let output_tokens = u64::from(self.clients[index].output);
+                let output_tokens = u64::from(self.clients[index].answer());
                 let end = AttemptEnd::Completed {
                     cached_tokens: None,
                     output_tokens,
                 };
                 self.feed(scheduler, Input::Finished { booking, end });
                 self.tally.completed += 1;
+                self.note_l2(index, InL2::Completed);
+                self.settle_money(index, End::Complete);
                 self.end(index);
             }
-            Event::Admitted { .. } | Event::Preempted { .. } => {}
+            Event::Admitted {
+                request,
+                cached_tokens,
+            } => {
+                if let Some((index, ..)) = self.running(request) {
+                    self.clients[index].purse.cached = u64::from(cached_tokens);
+                }
+            }
+            Event::Preempted { .. } => {}
         }
     }
 
@@ -211,7 +263,7 @@ impl World {
             Place::Runs {
                 scheduler, booking, ..
             } if client.id(index) == request => Some((index, scheduler, booking)),
-            Place::Runs { .. } | Place::Waits { .. } | Place::Over => None,
+            Place::Asks { .. } | Place::Runs { .. } | Place::Waits { .. } | Place::Over => None,
         }
     }
 }

@@ -55,7 +55,7 @@ impl World {
                     );
                 }
                 Place::Runs { scheduler, .. } if scheduler == at => running += 1,
-                Place::Waits { .. } | Place::Runs { .. } | Place::Over => {}
+                Place::Asks { .. } | Place::Waits { .. } | Place::Runs { .. } | Place::Over => {}
             }
         }
         let snapshot = self.schedulers[at].pool.snapshot(Timestamp(self.now));

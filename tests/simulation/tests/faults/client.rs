@@ -6,6 +6,7 @@ use scheduler_core::residency::Block;
 use scheduler_core::{BookingId, EndpointId, Input, Request, RequestKey, Targets, Timestamp};
 use workload::BLOCK_TOKENS;
 
+use crate::money::Purse;
 use crate::world::World;
 
 /// Bits of an engine's id of a request that are its place; those above count attempts.
@@ -13,6 +14,10 @@ const INDEX_BITS: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
+    /// For a hold that is not on disk yet.
+    Asks {
+        scheduler: usize,
+    },
     Waits {
         scheduler: usize,
     },
@@ -44,11 +49,29 @@ pub(crate) struct Client {
     pub(crate) heard: u64,
     /// Of the engine it runs on.
     pub(crate) generation: u64,
+    pub(crate) purse: Purse,
 }
 
 impl Client {
     pub(crate) fn id(&self, index: usize) -> RequestId {
         RequestId(index as u64 | self.attempt << INDEX_BITS)
+    }
+
+    /// The same request, asked for anew.
+    pub(crate) fn again(&self, now: u64) -> Self {
+        let purse = &self.purse;
+        Self {
+            place: Place::Over,
+            arrived: now,
+            expires: 0,
+            tried: Vec::new(),
+            attempt: 0,
+            streams: false,
+            heard: now,
+            generation: 0,
+            purse: Purse::new(purse.key.clone(), purse.size, purse.reports),
+            ..*self
+        }
     }
 
     pub(crate) fn index(id: RequestId) -> usize {
@@ -57,6 +80,11 @@ impl Client {
 
     pub(crate) fn is_attempt(&self, of: usize, meant: BookingId) -> bool {
         matches!(self.place, Place::Runs { scheduler, booking, .. } if scheduler == of && booking == meant)
+    }
+
+    /// Tokens of its whole answer: the engine is held to the bound.
+    pub(crate) fn answer(&self) -> u32 {
+        self.output.min(self.purse.size.bound as u32)
     }
 
     fn contents(&self) -> Box<[BlockHash]> {
@@ -75,7 +103,7 @@ impl Client {
         engine_model::Request {
             id: self.id(index),
             prompt_tokens: self.prompt,
-            output_tokens: self.output,
+            output_tokens: self.answer(),
             blocks: self.contents(),
             priority: 0,
         }
@@ -98,7 +126,7 @@ impl Client {
             band: self.band,
             weight: 1 + (self.tenant % 3) as u32,
             prompt_tokens: u64::from(self.prompt),
-            output_bound: 0,
+            output_bound: self.purse.size.bound,
             blocks: blocks.collect(),
             streaming: true,
             bytes: self.bytes,

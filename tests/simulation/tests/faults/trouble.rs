@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use governance_context::Band;
+use governance_context::{Band, Work};
 use scheduler_core::flow::{
     Aging, BandConfig, FairOrder, FlowConfig, Limits, OverQuota, Quota, QuotaRate, Refuse,
     Starvation,
@@ -13,7 +13,28 @@ use scheduler_core::{AttemptEnd, EndpointId, Input, PeerId, RequestKey, Timestam
 use crate::chance::Chance;
 use crate::check::Limit;
 use crate::client::{Client, Place};
+use crate::ending::End;
+use crate::governor::Disk;
+use crate::money::{InL1, InL2};
+use crate::tenants::TENANTS;
+use crate::trouble::ledger::purse;
 use crate::world::{ENGINES, Listed, Mood, World, engine};
+
+mod ledger;
+
+/// What goes wrong most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Theme {
+    Anything,
+    /// Disks.
+    Writes,
+    /// Governance dies.
+    Deaths,
+    /// Limits change.
+    Budgets,
+    /// Clients leave.
+    Leaving,
+}
 
 const BANDS: [i32; 4] = [-1, 0, 1, 5];
 
@@ -81,7 +102,13 @@ fn quota(chance: &mut Chance) -> Quota {
 impl World {
     pub(crate) fn make_trouble(&mut self) {
         let id = self.chance.below(u64::from(ENGINES)) as u32;
-        match self.chance.below(100) {
+        if self.now > self.disk_heals {
+            self.l1.thaw(self.now);
+        }
+        if self.theme != Theme::Anything && self.chance.one_in(3) {
+            return self.make_trouble_of(self.theme);
+        }
+        match self.chance.below(112) {
             0..=59 => {
                 for _ in 0..=self.chance.of(&[0, 0, 0, 0, 2, 12]) {
                     self.somebody_comes();
@@ -103,7 +130,34 @@ impl World {
             94..=96 => self.gossip(),
             97 => self.jump(),
             98 => self.kill_scheduler(),
-            _ => self.say_nonsense(id),
+            99 => self.say_nonsense(id),
+            100..=102 => self.harm_disk(),
+            103..=105 => self.change_budget(),
+            106 => self.crash_l1(),
+            107..=109 => self.hear_late(),
+            110 => {
+                self.repeat_an_end();
+                if self.chance.one_in(4) {
+                    self.end_key();
+                }
+            }
+            _ => self.handler_panics(),
+        }
+    }
+
+    fn make_trouble_of(&mut self, theme: Theme) {
+        match theme {
+            Theme::Writes => self.harm_disk(),
+            Theme::Deaths if self.chance.one_in(4) => self.crash_l1(),
+            Theme::Deaths if self.chance.one_in(3) => self.hear_late(),
+            Theme::Deaths | Theme::Anything => {}
+            Theme::Budgets if self.chance.one_in(8) => self.end_key(),
+            Theme::Budgets => self.change_budget(),
+            Theme::Leaving if self.chance.one_in(4) => self.l1.disk = Disk::Slow,
+            Theme::Leaving => {
+                self.somebody_leaves();
+                self.whoever_asks_leaves();
+            }
         }
     }
 
@@ -116,12 +170,16 @@ impl World {
         let own_limit = chance
             .one_in(4)
             .then(|| self.now + 1 + chance.below(3_000_000_000));
+        let prompt = chance.of(&[1, 300, 900, 3_000, 12_000]) + chance.below(200) as u32;
+        let output = 1 + chance.below(80) as u32;
+        let tenant = chance.below(TENANTS);
         let client = Client {
             place: Place::Over,
             band: Band(chance.of(&[-1, 0, 0, 0, 1, 5, 7])),
-            tenant: chance.below(6),
-            prompt: chance.of(&[1, 300, 900, 3_000, 12_000]) + chance.below(200) as u32,
-            output: 1 + chance.below(80) as u32,
+            purse: purse(chance, tenant, prompt, output),
+            tenant,
+            prompt,
+            output,
             family: chance.below(40),
             bytes: chance.below(2_000),
             arrived: self.now,
@@ -133,11 +191,15 @@ impl World {
             heard: self.now,
             generation: 0,
         };
+        let scheduler = self.any_scheduler();
+        self.enter(client, scheduler);
+    }
+
+    fn enter(&mut self, client: Client, scheduler: usize) {
         let index = self.clients.len();
         self.clients.push(client);
         self.open.push(index);
-        let scheduler = self.any_scheduler();
-        self.ask(index, scheduler);
+        self.knock(index, scheduler);
     }
 
     fn somebody_leaves(&mut self) {
@@ -147,13 +209,37 @@ impl World {
         let at = self.chance.below(self.open.len() as u64) as usize;
         let index = self.open[at];
         match self.clients[index].place {
+            Place::Asks { .. } => self.ends_in_l1(index, InL1::Left),
             // Its own refusal says so.
             Place::Waits { scheduler } => {
                 self.tally.canceled += 1;
+                self.settle_money(index, self.left(index));
                 self.feed(scheduler, Input::Cancel(RequestKey(index as u64)));
             }
-            Place::Runs { .. } => self.hang_up(index),
+            Place::Runs { .. } => self.hang_up(index, self.left(index)),
             Place::Over => {}
+        }
+    }
+
+    /// The first of those who wait for a hold.
+    fn whoever_asks_leaves(&mut self) {
+        let asks = |index: &&usize| matches!(self.clients[**index].place, Place::Asks { .. });
+        if let Some(index) = self.open.iter().find(asks).copied() {
+            self.ends_in_l1(index, InL1::Left);
+        }
+    }
+
+    /// Its client is gone; what its scheduler knows of the work, if governance can ask it.
+    fn left(&self, index: usize) -> End {
+        let purse = &self.clients[index].purse;
+        End::ClientGone(self.is_one_process.then_some(purse.noted))
+    }
+
+    /// What serves a request panics.
+    fn handler_panics(&mut self) {
+        let runs = |index: &&usize| matches!(self.clients[**index].place, Place::Runs { .. });
+        if let Some(index) = self.open.iter().find(runs).copied() {
+            self.hang_up(index, End::Panicked);
         }
     }
 
@@ -173,7 +259,7 @@ impl World {
     fn dies(&mut self, id: u32) {
         for index in self.open.clone() {
             if matches!(self.clients[index].place, Place::Runs { engine, .. } if engine == id) {
-                self.fail(index, AttemptEnd::Failed);
+                self.fail(index, AttemptEnd::Failed, Work::Prefill);
             }
         }
         let seat = &mut self.seats[id as usize];
@@ -253,14 +339,17 @@ impl World {
                     self.seats[engine as usize].engine.abort(id);
                 }
                 Place::Waits { scheduler } if scheduler == at => {}
-                Place::Runs { .. } | Place::Waits { .. } | Place::Over => continue,
+                Place::Asks { .. } | Place::Runs { .. } | Place::Waits { .. } | Place::Over => {
+                    continue;
+                }
             }
             self.tally.killed += 1;
-            if self.clients[index].streams {
-                self.end(index);
-            } else {
-                let other = (at + 1) % self.schedulers.len();
-                self.ask(index, other);
+            self.note_l2(index, InL2::Died);
+            self.settle_money(index, End::Cut);
+            self.end(index);
+            if !self.clients[index].streams {
+                let again = self.clients[index].again(self.now);
+                self.enter(again, (at + 1) % self.schedulers.len());
             }
         }
     }

@@ -1,18 +1,25 @@
 //! Schedulers, engines, clients and what is true of them.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::AddAssign;
 
 use engine_model::{Config, Engine, Profile};
+use governance_context::AttemptId;
+use governance_core::price::Book;
 use scheduler_core::flow::FlowConfig;
 use scheduler_core::{
     AttemptEnd, EndpointId, EndpointSpec, Input, Observation, Pool, PoolConfig, Timestamp,
 };
 use workload::BLOCK_TOKENS;
 
+use crate::books::Books;
 use crate::chance::Chance;
 use crate::check::Limit;
 use crate::client::{Client, Place};
-use crate::trouble;
+use crate::ending::End;
+use crate::governor::Governor;
+use crate::trouble::Theme;
+use crate::{tenants, trouble};
 
 pub(crate) const ENGINES: u32 = 4;
 pub(crate) const DEPTH: u32 = 4;
@@ -32,6 +39,20 @@ pub(crate) struct Tally {
     pub(crate) abandoned: u32,
     /// Requests whose scheduler died.
     pub(crate) killed: u32,
+    /// Requests without quota or too fast, and those that found no ledger.
+    pub(crate) turned_away: u32,
+    pub(crate) unavailable: u32,
+    pub(crate) settled: u32,
+    pub(crate) lost_writes: u32,
+    /// Deaths of governance.
+    pub(crate) crashes: u32,
+    /// Words about attempts that came late, and ends told again.
+    pub(crate) late: u32,
+    pub(crate) repeated: u32,
+    pub(crate) budgets: u32,
+    pub(crate) resolved: u32,
+    /// Clients that left before they had a hold.
+    pub(crate) left_early: u32,
     /// Second looks at the same moment, and those that found somebody who could go.
     pub(crate) looks: u32,
     pub(crate) second_finds: u32,
@@ -45,6 +66,16 @@ impl AddAssign for Tally {
         self.canceled += other.canceled;
         self.abandoned += other.abandoned;
         self.killed += other.killed;
+        self.turned_away += other.turned_away;
+        self.unavailable += other.unavailable;
+        self.settled += other.settled;
+        self.lost_writes += other.lost_writes;
+        self.crashes += other.crashes;
+        self.late += other.late;
+        self.repeated += other.repeated;
+        self.budgets += other.budgets;
+        self.resolved += other.resolved;
+        self.left_early += other.left_early;
         self.looks += other.looks;
         self.second_finds += other.second_finds;
     }
@@ -101,13 +132,28 @@ pub(crate) struct World {
     /// Clients without an end, in order.
     pub(crate) open: Vec<usize>,
     pub(crate) tally: Tally,
+    pub(crate) l1: Governor,
+    pub(crate) books: Books,
+    pub(crate) book: Book,
+    /// Attempts so far, and whose they are.
+    pub(crate) attempts: u64,
+    pub(crate) owners: BTreeMap<AttemptId, usize>,
+    /// Who waits for a hold until when, in order.
+    pub(crate) asking: VecDeque<(u64, usize)>,
+    /// Tenants whose accounts may have changed.
+    pub(crate) touched: BTreeSet<u64>,
+    pub(crate) steps: u32,
+    /// Governance and the schedulers can ask each other.
+    pub(crate) is_one_process: bool,
+    pub(crate) theme: Theme,
+    pub(crate) disk_heals: u64,
     digest: u64,
     next_trouble: u64,
     pub(crate) is_healing: bool,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, theme: Theme) -> Self {
         let mut chance = Chance(seed.wrapping_mul(0x5851_f42d_4c95_7f2d));
         let seats = (0..ENGINES).map(|_| Seat {
             engine: engine(),
@@ -124,11 +170,23 @@ impl World {
             clients: Vec::new(),
             open: Vec::new(),
             tally: Tally::default(),
+            l1: Governor::new(Chance(chance.next())),
+            books: Books::default(),
+            book: tenants::book(),
+            attempts: 0,
+            owners: BTreeMap::new(),
+            asking: VecDeque::new(),
+            touched: BTreeSet::new(),
+            steps: 0,
+            is_one_process: seed.is_multiple_of(2),
+            theme,
+            disk_heals: 0,
             digest: 0,
             next_trouble: 1_000_000_000,
             is_healing: false,
             chance: Chance(chance.next()),
         };
+        world.open_accounts();
         for _ in 0..=seed % 3 {
             let scheduler = world.new_scheduler();
             world.schedulers.push(scheduler);
@@ -188,25 +246,32 @@ impl World {
     pub(crate) fn step(&mut self) {
         let step = (0..self.seats.len())
             .filter(|at| self.seats[*at].mood != Mood::Hangs)
-            .filter_map(|at| Some((self.seats[at].ends?, 0, at)))
+            .filter_map(|at| Some((self.seats[at].ends?, 1, at)))
             .min();
         let timeout = (0..self.schedulers.len())
-            .filter_map(|at| Some((self.schedulers[at].pool.poll_timeout()?.0, 1, at)))
+            .filter_map(|at| Some((self.schedulers[at].pool.poll_timeout()?.0, 0, at)))
             .min();
         let scrape = (0..self.schedulers.len())
             .map(|at| (self.schedulers[at].next_scrape, 2, at))
             .min();
         let trouble = (!self.is_healing).then_some((self.next_trouble, 3, 0));
-        let next = [step, timeout, scrape, trouble].into_iter().flatten().min();
+        let governance = self.l1.poll_timeout().map(|at| (at, 4, 0));
+        let patience = self.asking.front().map(|(until, _)| (*until, 5, 0));
+        let next = [step, timeout, scrape, trouble, governance, patience]
+            .into_iter()
+            .flatten()
+            .min();
         let (at, kind, whose) = next.expect("a scheduler has a next scrape");
         self.now = self.now.max(at);
         match kind {
-            0 => self.step_ends(whose),
-            1 => {
-                let now = Timestamp(self.now);
-                self.schedulers[whose].pool.handle_timeout(now);
-            }
+            // Whoever expires at this moment does so before anything else.
+            0 => self.schedulers[whose]
+                .pool
+                .handle_timeout(Timestamp(self.now)),
+            1 => self.step_ends(whose),
             2 => self.scrape(whose),
+            4 => self.l1_moves(),
+            5 => self.patience_ends(),
             _ => {
                 self.next_trouble = self.now + self.chance.below(80_000_000);
                 self.make_trouble();
@@ -218,17 +283,23 @@ impl World {
     /// Everything works again and nobody new comes: all end, and nothing is left of them.
     pub(crate) fn heal(&mut self) {
         self.is_healing = true;
+        self.l1.thaw(self.now);
+        for scheduler in &mut self.schedulers {
+            scheduler.pool.handle_timeout(Timestamp(self.now));
+        }
         for seat in 0..self.seats.len() {
             self.seats[seat].mood = Mood::Well;
             self.list(seat as u32, Listed::Up);
         }
         self.settle();
         let end = self.now + 1_200_000_000_000;
-        while !self.open.is_empty() {
+        while !(self.open.is_empty() && self.l1.is_at_rest()) {
             assert!(self.now < end, "{} requests never end", self.open.len());
             self.step();
         }
         self.check_rest();
+        self.check_money_at_rest();
+        self.tally.resolved = self.resolved();
     }
 
     /// Tells every scheduler of an endpoint.
@@ -289,7 +360,8 @@ impl World {
         for index in self.open.clone() {
             let client = &self.clients[index];
             if matches!(client.place, Place::Runs { .. }) && self.now > client.heard + PATIENCE {
-                self.hang_up(index);
+                let end = self.chance.of(&[End::TimedOut, End::Cut]);
+                self.hang_up(index, end);
             }
         }
     }
@@ -298,6 +370,8 @@ impl World {
     fn settle(&mut self) {
         self.act_all();
         self.check();
+        self.check_money();
+        self.write_money();
     }
 
     pub(crate) fn act_all(&mut self) {

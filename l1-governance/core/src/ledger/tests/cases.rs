@@ -323,6 +323,24 @@ fn a_late_refund_of_an_old_window_gives_nothing_to_the_new_one() {
 }
 
 #[test]
+fn an_overrun_is_carried_though_others_still_hold_what_is_left() {
+    let mut desk = Desk::new(&[("acme", vec![policy("bucket", Tier::B, minute(), 100)])]);
+    desk.at(1_020_000);
+    desk.reserve(&reservation(1, "acme", 60, 1)).unwrap();
+    desk.reserve(&reservation(2, "acme", 40, 1)).unwrap();
+    desk.settle(1, &commit(100));
+    assert_eq!(desk.balance("acme", "bucket"), "100 60 40 40 -40");
+    desk.at(1_080_000);
+    desk.reserve(&reservation(3, "acme", 1, 1)).unwrap();
+    desk.settle(2, &commit(40));
+    assert_eq!(
+        desk.balance("acme", "bucket"),
+        "100 0 1 40 59",
+        "140 came out of a bucket of 100"
+    );
+}
+
+#[test]
 fn a_late_overrun_reaches_the_window_that_is_open_by_then() {
     let mut desk = Desk::new(&[("acme", vec![policy("bucket", Tier::B, minute(), 1000)])]);
     desk.at(1_020_000);
