@@ -10,6 +10,8 @@ mod spot;
 pub(crate) use misses::Stream;
 pub(crate) use spot::Spot;
 
+use governance_context::Band;
+
 use crate::TieBreak;
 use crate::cost::cost;
 use crate::policy::SLIGHT;
@@ -20,8 +22,8 @@ pub(crate) const HOLD: f64 = 0.1;
 pub(crate) const MISS_S: f64 = 3.0;
 /// Backlog left in an engine, as a share of the prefill of one full step.
 pub(crate) const GATE: f64 = 0.5;
-/// The same for bands below the highest.
-pub(crate) const LOWER_GATE: f64 = 0.1;
+/// The same for bands below the highest: what they have begun, a higher band waits behind.
+pub(crate) const LOWER_GATE: f64 = 0.05;
 /// Requests planned at once, per model.
 pub(crate) const AHEAD: usize = 32;
 /// What a predicted prefill may take longer: a factor, and seconds.
@@ -47,6 +49,7 @@ pub(crate) struct Ask {
     pub(crate) utilisation: f64,
     /// Seconds until its first token is wanted.
     pub(crate) left_s: f64,
+    pub(crate) band: Band,
 }
 
 /// One endpoint that could take a request.

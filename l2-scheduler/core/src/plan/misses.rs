@@ -66,7 +66,8 @@ impl Spot {
         let gain = |tpot_s: f64| tpot_s - token_s.min(0.9 * tpot_s);
         let mut sum = 0.0;
         for stream in streams {
-            if self.is_hopeless(stream.tpot_s) {
+            // A band does not wait for the sake of lower ones.
+            if stream.band < ask.band.0 || self.is_hopeless(stream.tpot_s) {
                 continue;
             }
             let (stall, before) = (stall(stream.tpot_s), before(stream.tpot_s));
