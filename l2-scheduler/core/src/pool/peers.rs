@@ -1,11 +1,13 @@
 //! Other schedulers of the same pool: what they have put on its endpoints.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Pool;
 use crate::endpoint::Endpoint;
 use crate::endpoint::view::Foreign;
-use crate::peers::{SLACK_EDGES, VECTOR_LIFE};
+use crate::peers::{MOST_TOLD, SLACK_EDGES, SentPrompt, VECTOR_LIFE};
+use crate::residency::Block;
 use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
 
 /// A scheduler that says nothing for so long is gone.
@@ -17,6 +19,9 @@ const MOST_PEERS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     heard: BTreeMap<PeerId, Timestamp>,
+    /// Sent since the last vector.
+    untold: Vec<SentPrompt>,
+    untold_blocks: usize,
 }
 
 /// What others have on one endpoint.
@@ -38,6 +43,27 @@ impl Peers {
         self.heard.len()
     }
 
+    /// A prompt went to `endpoint`; whoever there is will be told.
+    pub(super) fn sent(&mut self, endpoint: &Arc<str>, blocks: &[Block]) {
+        if self.heard.is_empty() {
+            return;
+        }
+        let fits = blocks.len().min(MOST_TOLD - self.untold_blocks);
+        if fits > 0 {
+            let blocks = blocks[..fits].iter();
+            self.untold_blocks += fits;
+            self.untold.push(SentPrompt {
+                endpoint: endpoint.clone(),
+                blocks: blocks.map(|block| (block.hash, block.end_tokens)).collect(),
+            });
+        }
+    }
+
+    fn tell(&mut self) -> Vec<SentPrompt> {
+        self.untold_blocks = 0;
+        std::mem::take(&mut self.untold)
+    }
+
     /// How old the newest word of any other scheduler is; nothing while there is none.
     pub(super) fn silence(&self, now: Timestamp) -> Option<f64> {
         let newest = self.heard.values().max()?;
@@ -46,15 +72,19 @@ impl Peers {
 }
 
 impl Pool {
-    /// What this scheduler has put on the endpoints, for the others.
-    pub fn load_vector(&self, now: Timestamp) -> LoadVector {
+    /// What this scheduler has put on the endpoints, for the others. The same vector is for all of them: what was sent is
+    /// told once.
+    pub fn load_vector(&mut self, now: Timestamp) -> LoadVector {
         let endpoints = self
             .endpoints
             .iter()
             .filter(|endpoint| endpoint.load.count() > 0)
             .map(|endpoint| self.own_load(now, endpoint))
             .collect();
-        LoadVector { endpoints }
+        LoadVector {
+            endpoints,
+            sent: self.peers.tell(),
+        }
     }
 
     fn own_load(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointLoad {
@@ -87,6 +117,7 @@ impl Pool {
             return;
         }
         self.peers.heard.insert(peer, now);
+        self.follow_peer(&vector.sent);
         for endpoint in &mut self.endpoints {
             endpoint
                 .peers
@@ -103,6 +134,31 @@ impl Pool {
             }
         }
         self.plan_soon(now);
+    }
+
+    /// What others send is cached there for our requests too, and takes the place of what was.
+    fn follow_peer(&mut self, sent: &[SentPrompt]) {
+        let mut left = MOST_TOLD;
+        for prompt in sent {
+            let endpoint = self
+                .endpoints
+                .iter()
+                .find(|endpoint| endpoint.name == prompt.endpoint);
+            let Some(holder) = endpoint.and_then(|endpoint| endpoint.holder) else {
+                continue;
+            };
+            let blocks: Vec<Block> = prompt
+                .blocks
+                .iter()
+                .take(left)
+                .map(|(hash, end_tokens)| Block {
+                    hash: *hash,
+                    end_tokens: *end_tokens,
+                })
+                .collect();
+            left -= blocks.len();
+            self.residency.insert(holder, &blocks);
+        }
     }
 
     /// What others have on an endpoint: what their vectors say, and what scrapes show beyond that.
