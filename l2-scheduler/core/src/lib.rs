@@ -21,7 +21,7 @@ mod window;
 pub use decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 pub use ids::{BookingId, EndpointId, RequestKey};
 pub use observation::Observation;
-pub use peers::{EndpointLoad, LoadVector, PeerId};
+pub use peers::{EndpointLoad, LoadVector, PeerId, SentPrompt};
 pub use policy::{Policy, UnknownPolicy};
 pub use pool::{
     AttemptEnd, BandSnapshot, EndpointSnapshot, EndpointSpec, EndpointState, EngineConfig,

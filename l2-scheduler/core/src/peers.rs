@@ -16,6 +16,9 @@ pub(crate) const SLACK_OF_BUCKET: [f64; 8] = [0.0, 0.125, 0.375, 0.75, 1.5, 3.0,
 /// A vector older than this is worse than none.
 pub(crate) const VECTOR_LIFE: Duration = Duration::from_millis(500);
 
+/// Blocks in one vector; what is sent beyond them is not told, so that a vector stays small.
+pub(crate) const MOST_TOLD: usize = 8192;
+
 /// Nobody has more than this; larger numbers are errors or lies, and sums of them must not overflow.
 pub(crate) const MOST_REQUESTS: u32 = 1_000_000;
 const MOST_TOKENS: u64 = 1_000_000_000_000;
@@ -42,6 +45,18 @@ impl EndpointLoad {
 pub struct LoadVector {
     /// One entry per endpoint with load.
     pub endpoints: Vec<EndpointLoad>,
+    /// Prompts it has sent since its last vector: each is told once.
+    #[serde(default)]
+    pub sent: Vec<SentPrompt>,
+}
+
+/// What one prompt leaves in the cache of an endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SentPrompt {
+    /// Name of the endpoint.
+    pub endpoint: Arc<str>,
+    /// Hash of every prefix and the token it ends at, as in [`crate::residency::Block`].
+    pub blocks: Vec<(u64, u32)>,
 }
 
 /// The load of one scheduler on one endpoint.

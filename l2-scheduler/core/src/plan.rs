@@ -15,6 +15,8 @@ pub(crate) use board::Board;
 pub(crate) use misses::Stream;
 pub(crate) use spot::Spot;
 
+use governance_context::Band;
+
 use crate::TieBreak;
 
 /// Expected misses tolerated before a request is held back.
@@ -23,8 +25,8 @@ pub(crate) const HOLD: f64 = 0.1;
 pub(crate) const MISS_S: f64 = 3.0;
 /// Backlog left in an engine, as a share of the prefill of one full step.
 pub(crate) const GATE: f64 = 0.5;
-/// The same for bands below the highest.
-pub(crate) const LOWER_GATE: f64 = 0.1;
+/// The same for bands below the highest: what they have begun, a higher band waits behind.
+pub(crate) const LOWER_GATE: f64 = 0.05;
 /// Requests planned at once, per model.
 pub(crate) const AHEAD: usize = 32;
 /// A request whose endpoint is open is passed over so often at most.
@@ -44,6 +46,7 @@ pub(crate) struct Ask {
     pub(crate) utilisation: f64,
     /// Seconds until its first token is wanted.
     pub(crate) left_s: f64,
+    pub(crate) band: Band,
 }
 
 /// What the plan says of one request.

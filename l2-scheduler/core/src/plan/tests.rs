@@ -1,5 +1,6 @@
 //! The board against the formulas of the plan written down plainly, weighing everything.
 
+use governance_context::Band;
 use proptest::prelude::*;
 
 use super::*;
@@ -27,7 +28,7 @@ fn stream() -> impl Strategy<Value = Stream> {
             tpot_s: if expected < 50.0 { 0.03 } else { 0.1 },
             expected,
             is_seen,
-            band: 0,
+            band: (seconds * 10.0) as i32 % 3,
         },
     )
 }
@@ -123,6 +124,7 @@ fn case() -> impl Strategy<Value = Case> {
                         kappa,
                         utilisation,
                         left_s,
+                        band: Band((spread % 3) as i32),
                     },
                     spread,
                     places,
@@ -152,7 +154,7 @@ fn misses(spot: &Spot, streams: &[Stream], uncached: u32, prefill_s: f64, ask: &
         }
     };
     let before = |tpot_s: f64| (spot.queue_s - tpot_s * spot.steps_left).max(0.0);
-    for stream in streams {
+    for stream in streams.iter().filter(|stream| stream.band >= ask.band.0) {
         let slack = stream.slack(NOW, spot.step_s);
         let before = before(stream.tpot_s);
         add(1.0, stream.tpot_s, slack, before, stream.expected);

@@ -49,6 +49,7 @@ impl Pool {
             kappa: scratch.kappa,
             utilisation: scratch.utilisation,
             left_s: waiting.deadline.seconds_since(now),
+            band: waiting.band,
         };
         let spread = spread(&waiting.request, &waiting.found).unwrap_or(waiting.request.key.0);
         let endpoints = &self.endpoints;

@@ -1,11 +1,13 @@
 //! Other schedulers of the same pool: what they have put on its endpoints.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Pool;
 use crate::endpoint::view::Foreign;
 use crate::endpoint::{Endpoint, name_hash};
-use crate::peers::{SLACK_EDGES, VECTOR_LIFE};
+use crate::peers::{MOST_TOLD, SLACK_EDGES, SentPrompt, VECTOR_LIFE};
+use crate::residency::Block;
 use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
 
 /// A scheduler that says nothing for so long is gone.
@@ -17,6 +19,21 @@ const MOST_PEERS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     heard: BTreeMap<PeerId, Timestamp>,
+    /// Sent since the last vector.
+    untold: Vec<SentPrompt>,
+    untold_blocks: usize,
+}
+
+/// Which endpoint has which name, by the hash of the name.
+struct Names(Vec<(u64, usize)>);
+
+impl Names {
+    fn index_of(&self, name: &str) -> Option<usize> {
+        let hash = name_hash(name);
+        let first = self.0.partition_point(|(other, _)| *other < hash);
+        let (found, index) = self.0.get(first)?;
+        (*found == hash).then_some(*index)
+    }
 }
 
 /// What others have on one endpoint.
@@ -38,6 +55,27 @@ impl Peers {
         self.heard.len()
     }
 
+    /// A prompt went to `endpoint`; whoever there is will be told.
+    pub(super) fn sent(&mut self, endpoint: &Arc<str>, blocks: &[Block]) {
+        if self.heard.is_empty() {
+            return;
+        }
+        let fits = blocks.len().min(MOST_TOLD - self.untold_blocks);
+        if fits > 0 {
+            let blocks = blocks[..fits].iter();
+            self.untold_blocks += fits;
+            self.untold.push(SentPrompt {
+                endpoint: endpoint.clone(),
+                blocks: blocks.map(|block| (block.hash, block.end_tokens)).collect(),
+            });
+        }
+    }
+
+    fn tell(&mut self) -> Vec<SentPrompt> {
+        self.untold_blocks = 0;
+        std::mem::take(&mut self.untold)
+    }
+
     /// How old the newest word of any other scheduler is; nothing while there is none.
     pub(super) fn silence(&self, now: Timestamp) -> Option<f64> {
         let newest = self.heard.values().max()?;
@@ -46,15 +84,19 @@ impl Peers {
 }
 
 impl Pool {
-    /// What this scheduler has put on the endpoints, for the others.
-    pub fn load_vector(&self, now: Timestamp) -> LoadVector {
+    /// What this scheduler has put on the endpoints, for the others. The same vector is for all of them: what was sent is
+    /// told once.
+    pub fn load_vector(&mut self, now: Timestamp) -> LoadVector {
         let endpoints = self
             .endpoints
             .iter()
             .filter(|endpoint| endpoint.load.count() > 0)
             .map(|endpoint| self.own_load(now, endpoint))
             .collect();
-        LoadVector { endpoints }
+        LoadVector {
+            endpoints,
+            sent: self.peers.tell(),
+        }
     }
 
     fn own_load(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointLoad {
@@ -87,36 +129,59 @@ impl Pool {
             return;
         }
         self.peers.heard.insert(peer, now);
-        for index in 0..self.endpoints.len() {
-            let is_over = |(other, at, _): &(PeerId, Timestamp, EndpointLoad)| {
-                *other == peer || now.since(*at) >= VECTOR_LIFE
+        let names = self.names();
+        self.follow_peer(&names, &vector.sent);
+        self.forget_vectors(now, peer);
+        for load in vector.endpoints {
+            let Some(index) = names.index_of(&load.endpoint) else {
+                continue;
             };
+            let known = &self.endpoints[index].peers;
+            if known.iter().all(|(other, ..)| *other != peer) {
+                let entry = (peer, now, load.bounded());
+                self.endpoints[index].peers.push(entry);
+            }
+        }
+        self.plan_soon(now);
+    }
+
+    /// What `peer` said before is over, and what anybody said too long ago.
+    fn forget_vectors(&mut self, now: Timestamp, peer: PeerId) {
+        let is_over = |(other, at, _): &(PeerId, Timestamp, EndpointLoad)| {
+            *other == peer || now.since(*at) >= VECTOR_LIFE
+        };
+        for index in 0..self.endpoints.len() {
             if self.endpoints[index].peers.iter().any(is_over) {
                 self.endpoints[index].peers.retain(|entry| !is_over(entry));
             }
         }
-        let mut by_name: Vec<(u64, usize)> = Vec::with_capacity(self.endpoints.len());
-        by_name.extend(
-            self.endpoints
-                .iter()
-                .enumerate()
-                .map(|(index, endpoint)| (endpoint.name_hash, index)),
-        );
-        by_name.sort_unstable();
-        for load in vector.endpoints {
-            let hash = name_hash(&load.endpoint);
-            let first = by_name.partition_point(|(other, _)| *other < hash);
-            let Some((_, index)) = by_name.get(first).filter(|(other, _)| *other == hash) else {
+    }
+
+    fn names(&self) -> Names {
+        let hashes = self.endpoints.iter().map(|endpoint| endpoint.name_hash);
+        let mut names: Vec<_> = hashes.zip(0..).collect();
+        names.sort_unstable();
+        Names(names)
+    }
+
+    /// What others send is cached there for our requests too, and takes the place of what was.
+    fn follow_peer(&mut self, names: &Names, sent: &[SentPrompt]) {
+        let mut left = MOST_TOLD;
+        for prompt in sent {
+            let index = names.index_of(&prompt.endpoint);
+            let Some(holder) = index.and_then(|index| self.endpoints[index].holder) else {
                 continue;
             };
-            let peers = &self.endpoints[*index].peers;
-            if peers.iter().all(|(other, ..)| *other != peer) {
-                self.endpoints[*index]
-                    .peers
-                    .push((peer, now, load.bounded()));
-            }
+            let told = prompt.blocks.iter().take(left);
+            let blocks: Vec<Block> = told
+                .map(|(hash, end_tokens)| Block {
+                    hash: *hash,
+                    end_tokens: *end_tokens,
+                })
+                .collect();
+            left -= blocks.len();
+            self.residency.insert(holder, &blocks);
         }
-        self.plan_soon(now);
     }
 
     /// What others have on an endpoint: what their vectors say, and what scrapes show beyond that.

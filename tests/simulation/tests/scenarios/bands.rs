@@ -76,8 +76,8 @@ fn tell(name: &str, outcome: &Outcome, bands: &[i32]) {
 
 #[test]
 fn t07_a_top_band_at_twice_the_load_answers_almost_as_if_it_were_alone() {
-    // The aim is 1.2: met with a limit of low streams, missed without (1.5).
-    for (streams, most) in [(None, 1.75), (Some(12), 1.2)] {
+    // The aim is 1.2: 1.15 to 1.25 over seven seeds, and 0.98 to 1.03 with a limit of low streams.
+    for (streams, most) in [(None, 1.25), (Some(12), 1.1)] {
         let low = BandConfig {
             max_streams: streams,
             ..refuses_doomed()

@@ -98,8 +98,8 @@ fn tenants_of_two_bands_share_fairly_inside_each() {
     // Inside the top band nobody lacks anything. The low band gets what is left, in gaps that suit short prompts.
     for (name, habits, least) in [
         ("same count", SAME_COUNT, 0.99),
-        ("same work", SAME_WORK, 0.94),
-        ("one hog", ONE_HOG, 0.75),
+        ("same work", SAME_WORK, 0.96),
+        ("one hog", ONE_HOG, 0.8),
     ] {
         let top = times(habits, 0.4).map(|habit| habit.in_band(1));
         let all: Vec<Habit> = top.into_iter().chain(times(habits, 1.6)).collect();

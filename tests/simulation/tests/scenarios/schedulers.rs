@@ -41,8 +41,8 @@ fn schedulers_that_tell_each_other_their_load_are_almost_as_good_as_one() {
         goodput
     };
     let one = goodput(1, None);
-    // The aim is to lose one point at most: 1.2 are lost by 4 on this load, 2.4 by 16.
-    for (schedulers, most) in [(4, 2.0), (16, 3.2)] {
+    // The aim is to lose one point at most: 0.7 are lost by 4 on this load (three seeds), 1.3 by 16.
+    for (schedulers, most) in [(4, 1.2), (16, 2.0)] {
         let told = goodput(schedulers, Some(100));
         let untold = goodput(schedulers, None);
         let stale = goodput(schedulers, Some(5_000));

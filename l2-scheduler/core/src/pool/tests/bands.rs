@@ -283,7 +283,10 @@ fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_sai
     let tell = |bench: &mut Bench, peer: u64, endpoints: Vec<EndpointLoad>| {
         bench.feed(Input::PeerLoad {
             peer: PeerId(peer),
-            vector: LoadVector { endpoints },
+            vector: LoadVector {
+                endpoints,
+                sent: Vec::new(),
+            },
         });
     };
     let both = vec![
@@ -316,4 +319,36 @@ fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_sai
         None,
         "they are gone"
     );
+}
+
+#[test]
+fn what_a_scheduler_sends_is_found_by_the_others_where_it_went() {
+    let [mut one, mut other] = [(); 2].map(|()| {
+        let mut bench = Bench::with_endpoints(8, PoolConfig::default());
+        let vector = LoadVector::default();
+        let peer = PeerId(1);
+        bench.feed(Input::PeerLoad { peer, vector });
+        bench
+    });
+    one.ask(&tokens(1, 4_000));
+    let vector = one.pool.load_vector(one.now);
+    assert_eq!(vector.sent.len(), 1);
+    assert_eq!(one.pool.load_vector(one.now).sent, [], "told once");
+    // Its load is over by now, its prompt is still cached.
+    let vector = LoadVector {
+        endpoints: Vec::new(),
+        sent: vector.sent,
+    };
+    let peer = PeerId(1);
+    other.feed(Input::PeerLoad { peer, vector });
+    other.ask(&tokens(1, 4_000));
+    assert_eq!(other.last().2, one.last().2);
+    assert!(other.last().3.predicted.cached_tokens >= 3_900);
+    // More than fits into one vector.
+    for prompt in 2..20 {
+        one.ask(&tokens(prompt, 24_000));
+    }
+    let told = one.pool.load_vector(one.now).sent;
+    let blocks: usize = told.iter().map(|prompt| prompt.blocks.len()).sum();
+    assert_eq!(blocks, 8192);
 }
