@@ -24,6 +24,9 @@ pub(crate) struct Pick {
     pub(crate) by_share: bool,
 }
 
+/// Who is compared with others: its rank, its deadline, and itself.
+type Ranked = (u64, Timestamp, Place);
+
 /// The next of a line after its head was taken.
 struct Rest<'a> {
     line: u32,
@@ -45,6 +48,24 @@ impl Iterator for LineIter<'_> {
             Self::Deadline(iter) => iter.next().map(|(_, place)| *place),
             Self::Newest(iter) => iter.next().map(|(place, _)| *place),
         }
+    }
+}
+
+/// Merges what is in order for every model up to each of the `ends`. (Not a sort: where the newest of a line go first, those
+/// behind them have the earlier deadlines.)
+fn merge(ranked: &[Ranked], ends: &[usize], picks: &mut Vec<Pick>) {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let head = |at: usize, end: usize| (at < end).then(|| Reverse((ranked[at], at, end)));
+    let mut heads: BinaryHeap<_> = starts
+        .zip(ends)
+        .filter_map(|(at, end)| head(at, *end))
+        .collect();
+    while let Some(Reverse(((_, _, place), at, end))) = heads.pop() {
+        picks.push(Pick {
+            place,
+            by_share: false,
+        });
+        heads.extend(head(at + 1, end));
     }
 }
 
@@ -74,8 +95,10 @@ impl Queue {
         let ahead = (ahead * MODELS / models.max(1)).clamp(FEWEST.min(ahead), ahead);
         let mut left: Vec<(ModelKey, usize)> = Vec::new();
         let mut ranked = Vec::new();
+        let mut ends = Vec::new();
         for tier in self.tiers.iter().filter(|tier| !tier.parked) {
             ranked.clear();
+            ends.clear();
             for (model, heads) in &tier.models {
                 let at = left
                     .iter()
@@ -87,12 +110,9 @@ impl Queue {
                 let before = ranked.len();
                 self.first_of(tier, heads, left[at].1, &mut ranked);
                 left[at].1 -= ranked.len() - before;
+                ends.push(ranked.len());
             }
-            ranked.sort_unstable();
-            picks.extend(ranked.iter().map(|(_, _, place)| Pick {
-                place: *place,
-                by_share: false,
-            }));
+            merge(&ranked, &ends, picks);
         }
         if boosted > 0 {
             let first: Vec<Pick> = picks[..boosted].to_vec();
@@ -159,13 +179,7 @@ impl Queue {
     }
 
     /// Adds the first `most` of one model in one band.
-    fn first_of(
-        &self,
-        tier: &Tier,
-        heads: &Heads,
-        most: usize,
-        ranked: &mut Vec<(u64, Timestamp, Place)>,
-    ) {
+    fn first_of(&self, tier: &Tier, heads: &Heads, most: usize, ranked: &mut Vec<Ranked>) {
         let end = ranked.len() + most;
         for place in self.retries(heads).take(most) {
             ranked.push((0, Timestamp::ZERO, place));

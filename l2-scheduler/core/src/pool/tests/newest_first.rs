@@ -87,8 +87,23 @@ fn the_band_whose_waits_are_long_turns_to_its_newest_and_the_other_does_not() {
             counter.bench.feed(Input::Cancel(*key));
         }
         assert_eq!(counter.newest_first(), [true, false], "nobody was served");
-        assert!(new.contains(&counter.end(0, 19.0)));
+        assert_eq!(counter.end(0, 19.0), new[1], "the newest");
         assert_eq!(counter.newest_first(), [false, false], "a short wait");
+    }
+}
+
+#[test]
+fn after_long_waits_the_newest_goes_first_however_short_the_line() {
+    let mut counter = Counter::new(0, 1);
+    let old: Vec<_> = (0..10).map(|_| counter.ask("long")).collect();
+    for (at, next) in [
+        (13.0, 1),
+        (16.999_999_999, 2),
+        (17.0, 3),
+        (18.0, 9),
+        (19.0, 8),
+    ] {
+        assert_eq!(counter.end(0, at), old[next], "at {at} s");
     }
 }
 
@@ -102,5 +117,5 @@ fn a_queue_that_empties_turns_back() {
     assert_eq!(counter.end(0, 17.0), old[3], "the last");
     assert_eq!(counter.newest_first(), [false, false]);
     let next = [counter.ask("long"), counter.ask("long")];
-    assert_eq!(counter.end(0, 18.0), next[0]);
+    assert_eq!(counter.end(0, 18.0), next[0], "the oldest");
 }

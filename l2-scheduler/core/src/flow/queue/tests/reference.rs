@@ -321,15 +321,23 @@ impl Reference {
         let mut left: BTreeMap<ModelKey, usize> = BTreeMap::new();
         let boosted = picks.clone();
         for band in bands.iter().filter(|band| !self.bands[band].is_parked) {
-            let mut ranked = Vec::new();
+            let mut of_models = Vec::new();
             for model in models_of(*band) {
                 let left = left.entry(model).or_insert(ahead);
                 let mut first = self.ranked(queue, *band, model);
                 first.truncate(*left);
                 *left -= first.len();
-                ranked.extend(first);
+                of_models.push(first);
             }
-            ranked.sort_unstable();
+            // The order of each model stays.
+            let mut ranked = Vec::new();
+            while let Some(next) = of_models
+                .iter_mut()
+                .filter(|of_model| !of_model.is_empty())
+                .min_by_key(|of_model| of_model[0])
+            {
+                ranked.push(next.remove(0));
+            }
             picks.extend(
                 ranked
                     .into_iter()
