@@ -71,6 +71,8 @@ pub struct Pool {
     ended: Window,
     /// Running mean of uncached tokens per dispatch.
     mean_uncached: f64,
+    /// What waiting prompts of others are taken to be: the mean as of lately.
+    mean_applied: f64,
     last_chosen: Option<EndpointId>,
     /// How long answers are.
     answers: Outputs,
@@ -157,6 +159,7 @@ impl Pool {
             assigned: Window::default(),
             ended: Window::default(),
             mean_uncached: FIRST_MEAN_UNCACHED,
+            mean_applied: FIRST_MEAN_UNCACHED,
             last_chosen: None,
             answers: Outputs::new(),
             peers: Peers::default(),

@@ -160,6 +160,11 @@ impl View {
         }
     }
 
+    /// Whether anybody else's request was seen waiting.
+    pub(crate) fn has_foreign(&self) -> bool {
+        self.foreign_waiting.is_some_and(|dated| dated.value > 0)
+    }
+
     /// Memory our requests take, as a share of the sum of their contexts, as far as it was seen at `oldest` or later:
     /// blocks they have in common are there once.
     pub(crate) fn sharing(&self, oldest: Timestamp) -> f64 {

@@ -208,7 +208,7 @@ impl Pool {
             }
         }
         // Prompts nobody describes are taken to be as long as our own on average.
-        let unknown = f64::from(waiting.saturating_sub(others.waiting)) * self.mean_uncached;
+        let unknown = f64::from(waiting.saturating_sub(others.waiting)) * self.mean_applied;
         others.pending_tokens += unknown;
         others.pending_area += unknown * unknown / 2.0;
         others.waiting = others.waiting.max(waiting);
