@@ -254,7 +254,8 @@ impl World {
         match (in_l1, purse.in_l2) {
             (InL1::TooFast | InL1::NoQuota, None) => assert!(is_free, "request {index}: {state:?}"),
             (InL1::Unavailable | InL1::Left | InL1::Settled, None) => {
-                assert!(is_free || !is_told, "request {index}: {state:?}");
+                let is_owed = purse.owner == Owner::DiedEarly;
+                assert!(is_free || is_owed, "request {index}: {state:?}");
             }
             (InL1::Settled, Some(InL2::Completed)) => {
                 let is_charged = state == Some(State::Committed);

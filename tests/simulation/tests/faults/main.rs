@@ -3,12 +3,20 @@
 //! that change and bands that disappear while requests wait, clocks that jump. After every event each scheduler is held to
 //! plain bookkeeping on the side.
 //!
+//! In front of the schedulers stands governance: every request first reserves with the production ledger, limits and prices,
+//! and is settled by what its engine did. Its disk is slow, freezes, fails and fails though it wrote; its process dies and
+//! reads back what was on disk, alone or with the schedulers; budgets change, keys end, clients leave before the hold, in the
+//! queue and in mid-stream, word of an end comes late or twice. [`books`] keeps the accounts by hand, as a list of what
+//! happened to each attempt. What is held, charged and left is the budget to the last unit; nothing is admitted that does not
+//! fit, or refused that does; each request has one outcome on either side, and they agree; at rest nothing is held.
+//!
 //! A seed that fails is named; `HEADPOND_SIMULATION_SEED=N cargo test -p headpond-simulation --test faults` runs it alone.
 //!
 //! Where the numbered cases of scheduling are tested: 3, 12, 23, 27 here, for all seeds; 1 and 2 in `scenarios/steps.rs`; 8 in
 //! `scenarios/fairness.rs` and `neighbour.rs`; 11 in `scenarios/bands.rs`; in `l2-scheduler/core/src/pool/tests` 4, 5, 14, 15 in
 //! `residency.rs`, 6 in `choice.rs`, 7, 9, 10 in `queue.rs`; the labels of 26 in `l2-scheduler/proxy/src/metrics`. Of 33, what a
-//! scheduler can do is here: an endpoint that is replaced or gone is sent nothing.
+//! scheduler can do is here: an endpoint that is replaced or gone is sent nothing. Of governance, 3, 9, 17, 18, 20, 21, 25 and
+//! 45 are here too, with everything else going wrong at the same time.
 
 mod attempts;
 mod bills;
@@ -110,7 +118,7 @@ fn governance_that_dies_neither_charges_twice_nor_forgets_a_hard_cap() {
 fn budgets_that_change_under_way_are_kept_to_the_last_unit() {
     let total = run_some(Theme::Budgets);
     assert!(total.budgets > 200, "{total:?}");
-    assert!(total.turned_away > 50, "{total:?}");
+    assert!(total.turned_away > 50 && total.rolls > 0, "{total:?}");
 }
 
 #[test]

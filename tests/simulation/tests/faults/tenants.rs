@@ -16,7 +16,7 @@ use crate::chance::Chance;
 
 pub(crate) const TENANTS: u64 = 6;
 pub(crate) const MODEL: &str = "model";
-const SHORT_PROMPT: u64 = 4_000;
+const SHORT_PROMPT: u64 = 3_100;
 
 /// Since when, in milliseconds; pico-WTU per token uncached, cached and generated, up to a short prompt and beyond.
 const PRICES: [(u64, [u64; 3], [u64; 3]); 3] = [
@@ -163,19 +163,19 @@ fn tenant(chance: &mut Chance) -> Vec<PolicySpec> {
 fn project(chance: &mut Chance) -> Vec<PolicySpec> {
     let unit = chance.of(&[Unit::MicroWtu, Unit::Tokens]);
     match chance.below(5) {
-        0 => vec![PolicySpec {
+        0 | 3 => vec![PolicySpec {
             debt_max: chance.of(&[None, Some(0), Some(3_000)]),
             ..policy(
                 "window",
                 Tier::B,
                 unit,
                 rolling(5),
-                chance.of(&[30_000, 200_000]),
+                chance.of(&[5_000, 30_000]),
             )
         }],
         1 => vec![PolicySpec {
             carry: Carry::Forget,
-            ..policy("window", Tier::B, unit, rolling(5), 60_000)
+            ..policy("forgiven", Tier::B, unit, rolling(5), 60_000)
         }],
         2 => overflowing(chance, Tier::B),
         _ => Vec::new(),
@@ -192,7 +192,13 @@ fn key(chance: &mut Chance) -> Vec<PolicySpec> {
             chance.of(&[20_000, 90_000]),
         )],
         1 => vec![
-            policy("tokens", Tier::B, Unit::Tokens, rolling(2), 40_000),
+            policy(
+                "tokens",
+                Tier::B,
+                Unit::Tokens,
+                rolling(2),
+                chance.of(&[3_000, 40_000]),
+            ),
             policy("cash", Tier::B, Unit::MicroWtu, Window::Balance, 3_000_000),
         ],
         _ => Vec::new(),

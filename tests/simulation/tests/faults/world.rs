@@ -51,6 +51,7 @@ pub(crate) struct Tally {
     pub(crate) repeated: u32,
     pub(crate) budgets: u32,
     pub(crate) resolved: u32,
+    pub(crate) rolls: u32,
     /// Clients that left before they had a hold.
     pub(crate) left_early: u32,
     /// Second looks at the same moment, and those that found somebody who could go.
@@ -75,6 +76,7 @@ impl AddAssign for Tally {
         self.repeated += other.repeated;
         self.budgets += other.budgets;
         self.resolved += other.resolved;
+        self.rolls += other.rolls;
         self.left_early += other.left_early;
         self.looks += other.looks;
         self.second_finds += other.second_finds;
@@ -300,6 +302,7 @@ impl World {
         self.check_rest();
         self.check_money_at_rest();
         self.tally.resolved = self.resolved();
+        self.tally.rolls = self.l1.kept.rolls();
     }
 
     /// Tells every scheduler of an endpoint.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use governance_context::AttemptId;
 use governance_core::account::UnixMs;
 use governance_core::ledger::{
-    AccountNo, AccountRow, AttemptRow, Auditor, Effect, Entry, LegRow, PolicyNo, PolicyRow, Report,
-    Snapshot, WindowRow,
+    AccountNo, AccountRow, AttemptRow, Auditor, Effect, Entry, EntryKind, LegRow, PolicyNo,
+    PolicyRow, Report, Snapshot, WindowRow,
 };
 
 #[derive(Clone, Default)]
@@ -40,6 +40,14 @@ impl Rows {
             Effect::Entry(row) => self.entries.push(*row),
             Effect::Alarm(_) => self.alarms += 1,
         }
+    }
+
+    /// How often debt went into another window.
+    pub(crate) fn rolls(&self) -> u32 {
+        let rolls = self.entries.iter();
+        rolls
+            .filter(|entry| entry.kind == EntryKind::Roll && entry.d_debt > 0)
+            .count() as u32
     }
 
     /// What a ledger is read back from: no more than it needs.

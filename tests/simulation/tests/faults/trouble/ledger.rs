@@ -19,7 +19,7 @@ pub(crate) fn purse(chance: &mut Chance, tenant: u64, prompt: u32, output: u32) 
     let (key, _) = accounts.swap_remove(2 + chance.below(2) as usize);
     let prompt = u64::from(prompt);
     let most = prompt + chance.below(prompt / 4 + 8);
-    let estimated = (prompt * (80 + chance.below(40)) / 100).min(most);
+    let estimated = (prompt * (20 + chance.below(100)) / 100).min(most);
     let bound = u64::from(output) + chance.of(&[0, 0, 30]);
     let size = Size {
         most,
