@@ -62,8 +62,10 @@ impl Decider {
                     let release = Settlement::Release {
                         reason: Reason::NotDispatched,
                     };
-                    // Usually it is not there: the write failed.
-                    self.ledger.settle(now, attempt, &release).ok();
+                    // Usually it is not there: the write failed. Where it is, the write that carries this may fail too.
+                    if self.ledger.settle(now, attempt, &release).is_ok() {
+                        self.ticket.redo.push(Redo::Abandon(attempt));
+                    }
                 }
             }
         }
