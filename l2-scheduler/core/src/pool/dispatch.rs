@@ -176,7 +176,7 @@ impl Pool {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
         let blocks = std::mem::take(&mut waiting.request.blocks);
-        self.peers.sent(&self.endpoints[index].name, &blocks);
+        self.peers.sent(now, &self.endpoints[index].name, &blocks);
         self.unstored.push((holder, blocks));
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);

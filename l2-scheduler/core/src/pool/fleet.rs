@@ -39,7 +39,7 @@ impl Pool {
                 .collect(),
             flows: self.flow_snapshots(),
             active_flows: self.queue.flows().count(),
-            peers: self.peers.count(),
+            peers: self.peers.count(now),
             peer_silence_s: self.peers.silence(now),
             bookings: self.bookings.len(),
             saturation: self.saturation(now),

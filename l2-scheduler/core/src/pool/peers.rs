@@ -50,14 +50,15 @@ pub(super) struct Others {
 }
 
 impl Peers {
-    /// Schedulers heard of.
-    pub(super) fn count(&self) -> usize {
-        self.heard.len()
+    /// Schedulers that are there.
+    pub(super) fn count(&self, now: Timestamp) -> usize {
+        let ages = self.heard.values().map(|at| now.seconds_since(*at));
+        ages.filter(|seconds| *seconds < GONE_S).count()
     }
 
     /// A prompt went to `endpoint`; whoever there is will be told.
-    pub(super) fn sent(&mut self, endpoint: &Arc<str>, blocks: &[Block]) {
-        if self.heard.is_empty() {
+    pub(super) fn sent(&mut self, now: Timestamp, endpoint: &Arc<str>, blocks: &[Block]) {
+        if self.silence(now).is_none() {
             return;
         }
         let fits = blocks.len().min(MOST_TOLD - self.untold_blocks);
@@ -172,7 +173,10 @@ impl Pool {
             let Some(holder) = index.and_then(|index| self.endpoints[index].holder) else {
                 continue;
             };
-            let told = prompt.blocks.iter().take(left);
+            // A cache is bounded by its tokens, so a block without any would not be.
+            let mut end = 0;
+            let adds = |(_, tokens): &&(u64, u32)| std::mem::replace(&mut end, *tokens) < *tokens;
+            let told = prompt.blocks.iter().take(left).take_while(adds);
             let blocks: Vec<Block> = told
                 .map(|(hash, end_tokens)| Block {
                     hash: *hash,

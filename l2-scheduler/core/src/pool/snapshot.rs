@@ -22,7 +22,7 @@ pub struct PoolSnapshot {
     pub flows: Vec<FlowSnapshot>,
     /// Flows with anything waiting or running.
     pub active_flows: usize,
-    /// Other schedulers heard of, and how old the newest word of them is.
+    /// Other schedulers heard of in the last ten seconds.
     pub peers: usize,
     /// Seconds since the newest word of another scheduler.
     pub peer_silence_s: Option<f64>,

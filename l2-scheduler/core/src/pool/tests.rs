@@ -19,6 +19,7 @@ mod properties;
 mod queue;
 mod residency;
 mod site;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,89 @@
+//! What schedulers tell each other of prompts: only while somebody is there, and never more than a cache can hold.
+
+use super::*;
+use crate::peers::SentPrompt;
+use crate::{LoadVector, PeerId};
+
+/// Tokens an endpoint's cache holds.
+const CAPACITY: u64 = 50_000;
+
+fn bench() -> Bench {
+    let mut config = PoolConfig::default();
+    config.residency.default_capacity_tokens = CAPACITY;
+    config.residency.max_bytes = 1 << 20;
+    Bench::with_endpoints(2, config)
+}
+
+fn tell(bench: &mut Bench, endpoint: &str, blocks: Vec<(u64, u32)>) {
+    let endpoint = named(endpoint);
+    let vector = LoadVector {
+        endpoints: Vec::new(),
+        sent: vec![SentPrompt { endpoint, blocks }],
+    };
+    let peer = PeerId(1);
+    bench.feed(Input::PeerLoad { peer, vector });
+}
+
+/// Pairs in the index, and tokens in the cache of the first endpoint.
+fn known(bench: &Bench) -> (usize, u64) {
+    let snapshot = bench.pool.snapshot(bench.now);
+    (snapshot.index_pairs, snapshot.endpoints[0].resident_tokens)
+}
+
+#[test]
+fn crafted_prompts_of_others_take_no_more_than_honest_ones() {
+    let spread = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut bench = bench();
+    let nothing = known(&bench);
+    for (what, blocks) in [
+        ("no block adds a token", vec![(1, 0), (2, 0), (3, 9)]),
+        ("an end before all", vec![(1, u32::MAX)]),
+    ] {
+        tell(&mut bench, "engine-0", blocks);
+        assert_eq!(known(&bench), nothing, "{what}");
+    }
+    tell(
+        &mut bench,
+        "engine-0",
+        vec![(1, 16), (2, 32), (3, 32), (4, 48)],
+    );
+    assert_eq!(known(&bench), (2, 32), "up to where it stands still");
+    tell(
+        &mut bench,
+        "engine-0",
+        vec![(5, 16), (5, 32), (6, 48), (7, 40)],
+    );
+    assert_eq!(known(&bench), (4, 64), "a block twice is there once");
+    tell(&mut bench, "nowhere", vec![(8, 16)]);
+    assert_eq!(known(&bench), (4, 64));
+    for round in 0..20 {
+        let blocks = (1..20_000).map(|at| (spread(round << 32 | u64::from(at)), at));
+        tell(&mut bench, "engine-0", blocks.collect());
+        let snapshot = bench.pool.snapshot(bench.now);
+        assert!(snapshot.index_pairs <= 8192 * (round as usize + 1) + 4);
+        assert!(snapshot.endpoints[0].resident_tokens <= CAPACITY);
+        assert!(snapshot.index_bytes <= 1 << 20);
+    }
+    bench.feed(Input::EndpointDown(EndpointId(0)));
+    tell(&mut bench, "engine-0", vec![(9, 16)]);
+    bench.ask(&tokens(1, 500));
+    assert_eq!(bench.last().2, EndpointId(1));
+}
+
+#[test]
+fn nobody_is_told_once_all_others_are_gone() {
+    let mut bench = bench();
+    let told = |bench: &mut Bench, family: u32| {
+        bench.ask(&tokens(family, 160));
+        bench.complete(bench.last().1);
+        let peers = bench.pool.snapshot(bench.now).peers;
+        (peers, bench.pool.load_vector(bench.now).sent.len())
+    };
+    assert_eq!(told(&mut bench, 1), (0, 0), "nobody was ever heard");
+    tell(&mut bench, "engine-0", Vec::new());
+    assert_eq!(told(&mut bench, 2), (1, 1));
+    bench.pass(seconds(9.9));
+    assert_eq!(told(&mut bench, 3), (1, 1));
+    bench.pass(seconds(0.1));
+    assert_eq!(told(&mut bench, 4), (0, 0));
+}
