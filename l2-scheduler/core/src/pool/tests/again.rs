@@ -64,8 +64,8 @@ fn decisions(steps: &[Step], again: &[u32]) -> Vec<(RequestKey, EndpointId, Deci
             }
             Step::Observed { id, load } => bench.feed(Input::Observed {
                 endpoint: EndpointId(id),
-                // Nobody waits: how long prompts of others are is guessed anew with every dispatch.
                 observation: Observation {
+                    waiting: Some(load / 2),
                     running: Some(load),
                     kv_use: Some(f64::from(load) / 10.0),
                     ..idle_metrics()
