@@ -162,10 +162,10 @@ fn duplicate_reserved(headers: &HeaderMap) -> Option<String> {
     None
 }
 
-/// The lowest band, one shared flow, no promise.
 /// The tenant, and the flow, of requests without a signed context.
 pub const ANONYMOUS: &str = "anonymous";
 
+/// The lowest band, one shared flow, no promise.
 fn anonymous(pool: PoolName) -> Context {
     Context {
         pool,
