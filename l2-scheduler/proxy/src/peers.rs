@@ -1,4 +1,5 @@
-//! The other schedulers of the pool: every tenth of a second each tells the others what load it has put on the endpoints.
+//! The other schedulers of the pool: every tenth of a second each tells the others what load it has put on the endpoints,
+//! and which prompts it has sent there.
 //!
 //! Nothing waits for it: a vector that is not sent, not heard or not believed is counted, and the next one follows.
 
