@@ -101,11 +101,10 @@ impl Queue {
             ends.clear();
             for (model, heads) in &tier.models {
                 let at = left
-                    .iter()
-                    .position(|(known, _)| known == model)
-                    .unwrap_or_else(|| {
-                        left.push((*model, ahead));
-                        left.len() - 1
+                    .binary_search_by_key(model, |(known, _)| *known)
+                    .unwrap_or_else(|at| {
+                        left.insert(at, (*model, ahead));
+                        at
                     });
                 let before = ranked.len();
                 self.first_of(tier, heads, left[at].1, &mut ranked);
