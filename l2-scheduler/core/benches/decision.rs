@@ -66,7 +66,7 @@ fn hashing() {
 }
 
 fn index(pairs: usize) {
-    let mut index = Residency::new(2 << 30);
+    let mut index = Residency::new(2 << 30, 7);
     let per_endpoint = pairs as u64 / u64::from(ENDPOINTS) * u64::from(BLOCK);
     let holders: Vec<Holder> = (0..ENDPOINTS)
         .map(|_| index.add_holder(per_endpoint))

@@ -15,6 +15,7 @@ mod health;
 mod look;
 mod peers;
 mod snapshot;
+mod store;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -40,13 +41,14 @@ use crate::endpoint::booking::Booking;
 use crate::endpoint::list::Endpoints;
 use crate::flow::outputs::Outputs;
 use crate::flow::queue::{Place, Queue};
-use crate::residency::{Block, Holder, Residency};
+use crate::residency::Residency;
 use crate::rng::Rng;
 use crate::window::Window;
 use crate::{BookingId, EndpointId, Timestamp};
 
 use dispatch::FIRST_MEAN_UNCACHED;
 use peers::Peers;
+use store::Unstored;
 use timers::{Timer, Timers};
 use turn::Scratch;
 
@@ -92,8 +94,7 @@ pub struct Pool {
     saturation: f64,
     /// Arrived since the last look.
     newly: Vec<Place>,
-    /// Prompts that were sent and are not in the index yet.
-    unstored: Vec<(Holder, Vec<Block>)>,
+    unstored: Unstored,
     /// The latest scrape of any endpoint.
     observed_at: Timestamp,
     /// Counts changes of who is there, so that look-ups into the index know when they are out of date.
@@ -146,7 +147,7 @@ impl Pool {
     /// An empty pool. The same inputs with the same seed give the same outputs.
     pub fn new(config: PoolConfig, seed: u64) -> Self {
         Self {
-            residency: Residency::new(config.residency.max_bytes),
+            residency: Residency::new(config.residency.max_bytes, seed),
             config,
             rng: Rng::new(seed),
             endpoints: Endpoints::default(),
@@ -169,7 +170,7 @@ impl Pool {
             plan_timer: None,
             quota_timers: BTreeMap::new(),
             newly: Vec::new(),
-            unstored: Vec::new(),
+            unstored: Unstored::default(),
             observed_at: Timestamp::ZERO,
             horizon: None,
             saturation: 0.0,
@@ -252,13 +253,5 @@ impl Pool {
             self.turn(self.now);
         }
         self.outputs.pop_front()
-    }
-
-    /// Puts what was sent into the index: with the next event, because storing a long prompt takes longer than choosing its
-    /// endpoint, and its client need not wait for it.
-    fn store(&mut self) {
-        for (holder, blocks) in self.unstored.drain(..) {
-            self.residency.insert(holder, &blocks);
-        }
     }
 }

@@ -15,6 +15,7 @@ mod table;
 mod tests;
 
 pub(crate) use blocks::hash_bytes;
+use blocks::mix;
 
 pub use blocks::{Block, BlockHasher, Chunking, Seed};
 use std::hint::black_box;
@@ -37,6 +38,7 @@ impl Holder {
 /// The prefix index of a pool.
 #[derive(Debug)]
 pub struct Residency {
+    seed: u64,
     table: Table,
     sets: Sets,
     caches: Vec<Cache>,
@@ -64,9 +66,11 @@ const CAP_CHECK: usize = 256;
 const PREFETCH: usize = 32;
 
 impl Residency {
-    /// An empty index that stays within `max_bytes`.
-    pub fn new(max_bytes: usize) -> Self {
+    /// An empty index that stays within `max_bytes`. Where blocks stand in its tables depends on `seed`, so that nobody who
+    /// does not know it can find prompts that all want the same place.
+    pub fn new(max_bytes: usize, seed: u64) -> Self {
         Self {
+            seed,
             table: Table::new(),
             sets: Sets::new(max_bytes / 4),
             caches: Vec::new(),
@@ -117,7 +121,8 @@ impl Residency {
         for (group, part) in blocks[..fits].chunks(PREFETCH).enumerate().rev() {
             let lru = &self.caches[holder.index()].lru;
             for block in part {
-                black_box((lru.peek(block.hash), self.table.peek(block.hash)));
+                let key = self.key(block);
+                black_box((lru.peek(key), self.table.peek(key)));
             }
             for at in (0..part.len()).rev().map(|at| group * PREFETCH + at) {
                 let start = if at == 0 {
@@ -127,7 +132,7 @@ impl Residency {
                 };
                 self.store(
                     holder,
-                    blocks[at].hash,
+                    self.key(&blocks[at]),
                     blocks[at].end_tokens.saturating_sub(start),
                 );
             }
@@ -139,13 +144,17 @@ impl Residency {
         }
     }
 
+    fn key(&self, block: &Block) -> u64 {
+        mix(block.hash, self.seed)
+    }
+
     /// Calls `found(holder, depth)` once for every holder of at least the first block, where `depth` counts the blocks
     /// it holds without a gap. Removed holders may be reported until their blocks are gone.
     pub fn lookup(&self, blocks: &[Block], mut found: impl FnMut(Holder, usize)) {
         let set_at = |at: usize| {
             blocks
                 .get(at)
-                .map_or(SetId::EMPTY, |block| self.table.get(block.hash))
+                .map_or(SetId::EMPTY, |block| self.table.get(self.key(block)))
         };
         let mut at = 0;
         let mut current = set_at(0);

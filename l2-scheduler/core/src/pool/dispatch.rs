@@ -177,7 +177,7 @@ impl Pool {
         }
         let blocks = std::mem::take(&mut waiting.request.blocks);
         self.peers.sent(now, &self.endpoints[index].name, &blocks);
-        self.unstored.push((holder, blocks));
+        self.unstored.push(holder, blocks);
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);
         self.outputs.push_back(Output::Dispatch {

@@ -290,6 +290,7 @@ impl Pool {
 
     fn drop_residency(&mut self, index: usize) {
         if let Some(holder) = self.endpoints[index].holder.take() {
+            self.unstored.forget(holder);
             self.residency.remove_holder(holder);
         }
         self.endpoints[index].phantom_hits = 0;

@@ -10,6 +10,9 @@ use crate::residency::{Block, Holder};
 /// What the index says is looked up again after this many nanoseconds; own dispatches are followed at once.
 const LOOK_UP_LIFE: u64 = 200_000_000;
 
+/// No prompt is taken to be longer, in tokens: sums over the attention areas of many must not overflow.
+const MOST_PROMPT: u64 = 1 << 24;
+
 impl Pool {
     /// Looks up where the prompt of a waiting request is cached, unless it is known well enough.
     pub(super) fn look_up(&mut self, now: Timestamp, place: Place) {
@@ -89,12 +92,12 @@ fn common(a: &[Block], b: &[Block]) -> usize {
 
 /// Prompt size: counted, or estimated by the blocks.
 pub(super) fn prompt_tokens(request: &Request) -> u32 {
-    match u32::try_from(request.prompt_tokens).unwrap_or(u32::MAX) {
+    match request.prompt_tokens.min(MOST_PROMPT) as u32 {
         0 => request
             .blocks
             .last()
             .map_or(0, |block| block.end_tokens)
-            .max(1),
+            .clamp(1, MOST_PROMPT as u32),
         tokens => tokens,
     }
 }

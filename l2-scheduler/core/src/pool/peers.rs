@@ -184,7 +184,9 @@ impl Pool {
                 })
                 .collect();
             left -= blocks.len();
-            self.residency.insert(holder, &blocks);
+            if self.unstored.has_room() {
+                self.unstored.push(holder, blocks);
+            }
         }
     }
 

@@ -164,7 +164,7 @@ const LANES: [u64; 4] = [
 ];
 
 /// Both halves of the product, so every input bit reaches every output bit.
-fn mix(a: u64, b: u64) -> u64 {
+pub(super) fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ LANES[0]) * u128::from(b ^ LANES[1]);
     (product as u64) ^ ((product >> 64) as u64)
 }

@@ -136,7 +136,7 @@ const MIN_TEXT_BLOCK_BYTES: usize = 64;
 
 #[test]
 fn every_one_of_forty_holders_of_a_hot_prefix_is_known() {
-    let mut index = Residency::new(LARGE);
+    let mut index = Residency::new(LARGE, 7);
     let system: Vec<u32> = (0..32).collect();
     let holders: Vec<Holder> = (0..40).map(|_| index.add_holder(10_000)).collect();
     for (at, holder) in holders.iter().enumerate() {
@@ -154,7 +154,7 @@ fn every_one_of_forty_holders_of_a_hot_prefix_is_known() {
 
 #[test]
 fn capacity_counts_tokens_and_tails_go_before_heads() {
-    let mut index = Residency::new(LARGE);
+    let mut index = Residency::new(LARGE, 7);
     let holder = index.add_holder(8);
     let (old, new) = (tokens(&[1, 2, 3, 4, 5, 6]), tokens(&[9, 8, 7, 6]));
     index.insert(holder, &old);
@@ -171,7 +171,7 @@ fn capacity_counts_tokens_and_tails_go_before_heads() {
 
 #[test]
 fn blocks_of_any_size_count_their_own_tokens() {
-    let mut index = Residency::new(LARGE);
+    let mut index = Residency::new(LARGE, 7);
     let holder = index.add_holder(100);
     for (first, size) in [(1, 16), (2, 64)] {
         let mut hasher = BlockHasher::new(Seed::new("m", None, "d"), Chunking::Tokens { size });
@@ -184,7 +184,7 @@ fn blocks_of_any_size_count_their_own_tokens() {
 
 #[test]
 fn a_removed_holder_leaves_no_trace_for_its_successor() {
-    let mut index = Residency::new(LARGE);
+    let mut index = Residency::new(LARGE, 7);
     let holder = index.add_holder(100_000);
     let prompts: Vec<Vec<Block>> = (0..100)
         .map(|at| tokens(&(0..100).map(|t| at * 1000 + t).collect::<Vec<_>>()))
@@ -209,7 +209,7 @@ fn a_removed_holder_leaves_no_trace_for_its_successor() {
 #[test]
 fn memory_stays_under_its_cap() {
     let cap = 1 << 20;
-    let mut index = Residency::new(cap);
+    let mut index = Residency::new(cap, 7);
     let holders: Vec<Holder> = (0..50).map(|_| index.add_holder(u64::MAX)).collect();
     for round in 0..4_000u32 {
         let prompt: Vec<u32> = (0..40).map(|at| round * 40 + at).collect();
@@ -296,7 +296,7 @@ proptest! {
 
     #[test]
     fn the_index_equals_a_naive_scan(steps in prop::collection::vec(step(), 1..120), probes in prop::collection::vec(prompt(), 12)) {
-        let mut index = Residency::new(LARGE);
+        let mut index = Residency::new(LARGE, 7);
         let mut reference = Reference::default();
         let mut holders: Vec<Holder> = (0..9).map(|_| index.add_holder(40)).collect();
         for holder in &holders {

@@ -248,6 +248,23 @@ fn bands_and_flows_that_are_idle_are_forgotten() {
 }
 
 #[test]
+fn prompts_without_measure_overflow_no_sum() {
+    let mut bench = Bench::with_endpoints(1, with_policy(Policy::PredictedCost));
+    for _ in 0..40 {
+        bench.ask_with(&tokens(1, 100), |request| {
+            request.prompt_tokens = u64::MAX;
+            request.output_bound = u64::MAX;
+        });
+    }
+    assert!(bench.dispatched.len() > 1);
+    for (_, booking, ..) in std::mem::take(&mut bench.dispatched) {
+        bench.feed(Input::FirstToken(booking));
+        bench.complete(booking);
+    }
+    assert!(bench.pool.saturation(bench.now).value.is_finite());
+}
+
+#[test]
 fn debts_in_ever_new_bands_are_not_kept_forever() {
     let rate = QuotaRate {
         wtu_per_s: 1,

@@ -87,3 +87,50 @@ fn nobody_is_told_once_all_others_are_gone() {
     bench.pass(seconds(0.1));
     assert_eq!(told(&mut bench, 4), (0, 0));
 }
+
+#[test]
+fn what_waits_to_be_stored_is_not_found_on_the_engine_that_comes_after() {
+    let mut bench = bench();
+    // Told without a further event: all but the first still wait.
+    let blocks = |family: u32| {
+        let seed = Seed::new("m", None, "d");
+        let mut hasher = BlockHasher::new(seed, Chunking::Tokens { size: 16 });
+        hasher.tokens(&tokens(family, 24_000));
+        hasher.finish()
+    };
+    let prompt = |family: u32| SentPrompt {
+        endpoint: named("engine-0"),
+        blocks: blocks(family)
+            .iter()
+            .map(|block| (block.hash, block.end_tokens))
+            .collect(),
+    };
+    let vector = LoadVector {
+        endpoints: Vec::new(),
+        sent: (0..4).map(prompt).collect(),
+    };
+    let peer = PeerId(1);
+    let now = bench.now;
+    bench.pool.handle(now, Input::PeerLoad { peer, vector });
+    bench.pool.handle(now, Input::Draining(EndpointId(1)));
+    assert_eq!(known(&bench).0, 1_500, "one with one event");
+    let mut spec = EndpointSpec::new(EndpointId(0), "engine-0");
+    spec.generation = 1;
+    bench.pool.handle(now, Input::EndpointUp(spec));
+    for _ in 0..10 {
+        bench.pool.handle_timeout(now);
+    }
+    bench.up(2, |_| ());
+    for family in 0..4 {
+        bench.ask_with(&[], |request| {
+            request.prompt_tokens = 24_000;
+            request.blocks = blocks(family);
+        });
+        let held = bench.last().3.candidates.iter();
+        assert!(
+            held.map(|candidate| candidate.cached_tokens)
+                .all(|held| held == 0)
+        );
+        bench.complete(bench.last().1);
+    }
+}
