@@ -14,6 +14,8 @@ mod tests;
 
 /// Longer values are cut where they are quoted.
 const LONGEST_VALUE: usize = 80;
+/// Longer paths have a name in them that is no field of ours.
+const LONGEST_PATH: usize = 500;
 
 pub(super) fn parse(text: &str) -> anyhow::Result<File> {
     let mut path = String::new();
@@ -21,7 +23,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<File> {
         serde_path_to_error::deserialize(document).map_err(|error| {
             path = match error.path().to_string().as_str() {
                 "." => "the file".to_owned(),
-                path => path.to_owned(),
+                path => on_one_line(path),
             };
             error.into_inner()
         })
@@ -91,7 +93,8 @@ impl Wrong<'_> {
                 let at = place(location);
                 format!("{path}.{key}: stands here a second time; use each name once{at}")
             }
-            _ => error.to_string(),
+            // Without the lines around it: a secret may stand in them.
+            error => error.to_string(),
         }
     }
 
@@ -155,6 +158,19 @@ impl Wrong<'_> {
         };
         (path == self.path).then_some(allowed)
     }
+}
+
+/// Names are written by people as well: cut, and without characters that a terminal would obey.
+fn on_one_line(path: &str) -> String {
+    let mut shown = String::new();
+    for letter in path.chars().take(LONGEST_PATH) {
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
 }
 
 /// Where a value stands in the text.

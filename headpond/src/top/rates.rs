@@ -91,7 +91,8 @@ impl Counters {
         let sum = |name| per_second(value(self, name), value(before, name));
         let mean = |total, count| (sum(count) > 0.0).then(|| sum(total) / sum(count));
         let mut refused = each(&self.outcomes, &before.outcomes);
-        let judged = refused.values().sum();
+        // A sum of nothing is -0, and would be shown so.
+        let judged = refused.values().fold(0.0, |sum, rate| sum + rate);
         let dispatched = refused.remove("dispatched").unwrap_or_default();
         Rates {
             judged,
@@ -160,5 +161,6 @@ mod tests {
     fn a_process_that_started_anew_has_no_negative_rates() {
         let rates = Counters::read(BEFORE).since(&Counters::read(AFTER), 1.0);
         assert_eq!(rates, Rates::default());
+        assert!(rates.judged.is_sign_positive(), "{rates:?}");
     }
 }

@@ -294,3 +294,38 @@ fn a_secret_in_the_place_of_its_source_is_not_repeated() {
         assert!(!told.contains("very-secret"), "{told}");
     }
 }
+
+#[test]
+fn a_secret_beside_what_is_wrong_is_not_repeated() {
+    for text in [
+        "governance:\n  admin_token: \"hp-very-secret\n",
+        "governance:\n  admin_token: \"hp-very-secret\\q\"\n",
+        "governance:\n\tadmin_token: hp-very-secret\n",
+        "governance:\n  admin_token: %hp-very-secret\n",
+        "governance:\n  installation_secret: { file: hp-very-secret }\n  admin_token: *other\n",
+        "governance: { admin_token: { file: a, env: hp-very-secret } }",
+        "scheduling: { endpoints: [{ url: \"http://user:very-secret@host:1\" }] }",
+        "scheduling: { endpoints: [{ url: \"http://h:1\", metrics_url: \"http://user:very-secret@host:1/metrics\" }] }",
+        "scheduling: { endpoints: [{ url: \"https://user:very-secret@host:1\" }] }",
+        "scheduling: { peers: { key_file: k, urls: [\"http://user:very@secret@host:1\"] } }",
+    ] {
+        let told = parse(text)
+            .and_then(|file| file.check().map(drop))
+            .expect_err(text);
+        let told = told.to_string();
+        assert!(!told.contains("very"), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+#[test]
+fn names_in_a_path_are_shown_on_one_line() {
+    let told = |text: &str| parse(text).expect_err(text).to_string();
+    let colours = told("scheduling: { \"\\x1b[31m\\nred\": 1 }");
+    assert!(
+        colours.starts_with("scheduling.\\u{1b}[31m\\nred: there is no such field"),
+        "{colours}"
+    );
+    let long = told(&format!("scheduling: {{ {}: 1 }}", "k".repeat(100_000)));
+    assert!(long.len() < 1000, "{}", long.len());
+}

@@ -135,8 +135,9 @@ pub(super) fn secret_source(file: SecretFile, path: &Path) -> Checked<SecretSour
     match (file.file, file.env) {
         (Some(file), None) => Ok(SecretSource::File(file)),
         (None, Some(env)) if !env.is_empty() => Ok(SecretSource::Env(env)),
-        (_, env) => Err(path.refuse(
-            env.unwrap_or_default(),
+        // Whoever gives both may have written the secret itself: it is not repeated.
+        (file, _) => Err(path.refuse(
+            file.map_or("", |_| "file and env"),
             "exactly one of {file: PATH} and {env: NAME}; secrets never stand in this file",
         )),
     }

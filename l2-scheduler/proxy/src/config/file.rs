@@ -4,6 +4,7 @@ use scheduler_core::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::flow::{BandFile, FlowFile, QueueFile, WtuFile};
+use super::origin::shown;
 use super::peers::PeersFile;
 use super::quota::FlowQuotaFile;
 use super::{
@@ -244,13 +245,16 @@ impl EndpointFile {
 
     pub(super) fn check(self, index: usize) -> Result<Endpoint, ConfigError> {
         let at = |field: &str| format!("endpoints[{index}].{field}");
-        let origin = Origin::parse(&self.url).map_err(|why| refuse(at("url"), &self.url, why))?;
+        let origin =
+            Origin::parse(&self.url).map_err(|why| refuse(at("url"), shown(&self.url), why))?;
         let metrics = match &self.metrics_url {
             None => Origin {
                 base: format!("{}/metrics", origin.base),
                 ..origin.clone()
             },
-            Some(url) => metrics_page(url).map_err(|why| refuse(at("metrics_url"), url, why))?,
+            Some(url) => {
+                metrics_page(url).map_err(|why| refuse(at("metrics_url"), shown(url), why))?
+            }
         };
         let name = match self.name {
             None => format!("{}:{}", origin.host, origin.port),

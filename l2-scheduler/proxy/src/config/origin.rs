@@ -60,6 +60,15 @@ impl Origin {
     }
 }
 
+/// An address as messages show it: without user and password.
+pub(super) fn shown(url: &str) -> String {
+    let start = url.find("//").map_or(0, |at| at + 2);
+    match url.rfind('@').filter(|at| *at >= start) {
+        Some(at) => format!("{}...{}", &url[..start], &url[at..]),
+        None => url.to_owned(),
+    }
+}
+
 /// The URL again, with the port written out.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::file::is_name;
+use super::origin::shown;
 use super::{ConfigError, Origin, Peers, millis, refuse};
 
 /// Schedulers of one pool at most, this one not counted.
@@ -41,7 +42,7 @@ impl PeersFile {
         let mut urls = Vec::with_capacity(self.urls.len());
         for (index, url) in self.urls.iter().enumerate() {
             let at = format!("peers.urls[{index}]");
-            let origin = Origin::parse(url).map_err(|why| refuse(&at, url, why))?;
+            let origin = Origin::parse(url).map_err(|why| refuse(&at, shown(url), why))?;
             if urls.contains(&origin) {
                 return Err(refuse(at, url, "an address that stands here once"));
             }
