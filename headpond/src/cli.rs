@@ -261,10 +261,15 @@ pub(crate) struct Load {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "speed", "cancel"])]
     pub(crate) rehearse: Option<PathBuf>,
     /// How many engines of the --profile a rehearsal has
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "rehearse", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "rehearse", conflicts_with = "url", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) engines: u32,
     /// Seconds between which a rehearsal cannot read its engines' metrics, e.g. 30..40
-    #[arg(long, value_name = "FROM..UNTIL", requires = "rehearse")]
+    #[arg(
+        long,
+        value_name = "FROM..UNTIL",
+        requires = "rehearse",
+        conflicts_with = "url"
+    )]
     pub(crate) blackout: Option<String>,
     /// Print one JSON object in place of the table
     #[arg(long)]

@@ -15,12 +15,12 @@ use scheduler_core::{Policy, Targets};
 use workload::Planned;
 
 const PROFILE: Profile = Profile::LLAMA_70B_8XH100;
-/// Three tenants in two bands, twice what one engine can do.
+/// Three tenants in two bands, three times what one engine can do.
 const GROUPS: [&str; 4] = [
-    "chat rate=4 prompt=250..750 output=100..300 band=1",
-    "documents rate=1 prompt=4000..12000 output=150..450",
-    "notes rate=3 prompt=1000..3000 output=150..450",
-    "documents rate=4 prompt=4000..12000 output=150..450 from=4 until=9",
+    "chat rate=8 prompt=250..750 output=100..300 band=1",
+    "documents rate=3 prompt=4000..12000 output=150..450",
+    "notes rate=8 prompt=1000..3000 output=150..450",
+    "documents rate=8 prompt=4000..12000 output=150..450 from=4 until=9",
 ];
 const DURATION: Duration = Duration::from_secs(12);
 

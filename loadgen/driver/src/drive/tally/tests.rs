@@ -111,7 +111,7 @@ fn everything_offered_counts_in_goodput_but_those_who_left() {
             outcome("b", 50, End::Left),
         ],
     );
-    expect![[r"
+    expect![[r#"
         load      constant 1/s to http://127.0.0.1:1, seed 1, speed 1
         offered   7   completed 2   refused 3   failed 1   left 1
         refused          2  429 queue_full
@@ -124,12 +124,13 @@ fn everything_offered_counts_in_goodput_but_those_who_left() {
         E2E s          2.501     3.500     3.500     2.999     3.500
         tokens    200 prompt, 25.0 % of them cached   42 output, 10/s
         time      4.0 s, 1.75 requests/s offered
-        tenant    a: offered 2   completed 2   refused 0   failed 0   goodput 50.0 %   TTFT p50 0.500 p90 1.500 s
-        tenant    b: offered 5   completed 0   refused 3   failed 1   goodput 0.0 %
+        tenant    a: offered 2   completed 2   refused 0   failed 0   goodput 50.0 %   WTU 100.0 %   TTFT p50 0.500 p90 1.500 p99 1.500 s
+        tenant    b: offered 5   completed 0   refused 3   failed 1   goodput 0.0 %   WTU 0.0 %
+        Jain      0.5000
         targets   TTFT <= 1s, TPOT <= 100ms
         lag       p50 1.0 ms   p99 1.0 ms   max 1.0 ms
         verdict   valid
-    "]]
+    "#]]
     .assert_eq(&tally.report().to_string());
 }
 
