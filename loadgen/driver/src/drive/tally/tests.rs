@@ -111,7 +111,7 @@ fn everything_offered_counts_in_goodput_but_those_who_left() {
             outcome("b", 50, End::Left),
         ],
     );
-    expect![[r#"
+    expect![[r"
         load      constant 1/s to http://127.0.0.1:1, seed 1, speed 1
         offered   7   completed 2   refused 3   failed 1   left 1
         refused          2  429 queue_full
@@ -130,7 +130,7 @@ fn everything_offered_counts_in_goodput_but_those_who_left() {
         targets   TTFT <= 1s, TPOT <= 100ms
         lag       p50 1.0 ms   p99 1.0 ms   max 1.0 ms
         verdict   valid
-    "#]]
+    "]]
     .assert_eq(&tally.report().to_string());
 }
 
