@@ -238,6 +238,13 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_equal_habits_do_not_send_in_step() {
+        let all: Vec<_> = crowd(&[STEP, STEP], 7).collect();
+        let times = |tenant| all.iter().filter(move |r| r.tenant == tenant).map(|r| r.at);
+        assert!(times(0).ne(times(1)));
+    }
+
+    #[test]
     fn a_group_is_the_same_beside_any_other_and_new_with_another_seed() {
         let own = |texts: &[&str], seed| -> Vec<_> {
             let own = crowd(texts, seed).filter(|request| request.tenant == 0);
