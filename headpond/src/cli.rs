@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Engine(Engine),
     /// Put an open-loop load on a server and report what its users would feel
     #[command(
-        after_help = "Examples:\n  headpond load --ready-file /tmp/ready.json --rate 20 --requests 500\n  headpond load --ready-file /tmp/ready.json --trace mooncake_conversation --requests 1000 --speed 20\n  headpond load --url http://127.0.0.1:8080 --key hp-... --model demo --json\n\nLatency counts from the intended time of a request. A run whose own schedule lagged is reported\nas invalid and exits with 3, since its figures would flatter the server."
+        after_help = "Examples:\n  headpond load --ready-file /tmp/ready.json --rate 20 --requests 500\n  headpond load --ready-file /tmp/ready.json --trace mooncake_conversation --requests 1000 --speed 20\n  headpond load --url http://127.0.0.1:8080 --key hp-... --model demo --json\n  headpond load --ready-file /tmp/ready.json --duration 120 --group \"chat rate=8 prompt=250..750 output=200\" \\\n    --group \"batch rate=1 prompt=20000 output=300 band=-1 from=30\"\n\nLatency counts from the intended time of a request. A run whose own schedule lagged is reported\nas invalid and exits with 3, since its figures would flatter the server."
     )]
     Load(Load),
     /// Compare scheduling policies on virtual time: the code that runs in production, no server needed
@@ -202,7 +202,7 @@ pub(crate) struct Engine {
 pub(crate) struct Load {
     /// Take address, models and keys from the ready file of `headpond up`; or give --url, --key and
     /// --model
-    #[arg(long, value_name = "PATH", required_unless_present = "url")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["url", "rehearse"])]
     pub(crate) ready_file: Option<PathBuf>,
     /// The server's address, e.g. http://127.0.0.1:8080
     #[arg(long, value_name = "URL")]
@@ -216,6 +216,19 @@ pub(crate) struct Load {
     /// Replay a trace: mooncake_conversation, mooncake_synthetic, or a file in their format
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "rate")]
     pub(crate) trace: Option<String>,
+    /// A group of users (repeatable): "NAME rate=PER_SECOND prompt=TOKENS output=TOKENS", and
+    /// band=N, from=SECONDS, until=SECONDS. It sends with the key of the tenant NAME of the ready
+    /// file, or with the --key in the same place; its prompts share nothing. Tokens are 512, or
+    /// 100..900, or lognormal:MEDIAN,P90,MOST. The band is told, not asked for: it groups the report
+    #[arg(
+        long,
+        value_name = "GROUP",
+        conflicts_with_all = ["trace", "factor", "rate", "requests", "prompt_tokens", "output_tokens"]
+    )]
+    pub(crate) group: Vec<String>,
+    /// How long groups without an end of their own send, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "group", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) duration: u64,
     /// Load factor: divides the time stamps of the trace
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(crate) factor: f64,
@@ -243,6 +256,21 @@ pub(crate) struct Load {
     /// Share of requests whose client leaves in the middle (0 to 1)
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub(crate) cancel: f64,
+    /// Send nothing: replay the same requests on virtual time, scheduled as `scheduling` of this
+    /// file says, and report the same figures (see docs/simulating.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "speed", "cancel"])]
+    pub(crate) rehearse: Option<PathBuf>,
+    /// How many engines of the --profile a rehearsal has
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "rehearse", conflicts_with = "url", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) engines: u32,
+    /// Seconds between which a rehearsal cannot read its engines' metrics, e.g. 30..40
+    #[arg(
+        long,
+        value_name = "FROM..UNTIL",
+        requires = "rehearse",
+        conflicts_with = "url"
+    )]
+    pub(crate) blackout: Option<String>,
     /// Print one JSON object in place of the table
     #[arg(long)]
     pub(crate) json: bool,

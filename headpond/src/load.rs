@@ -1,5 +1,8 @@
 //! `headpond load`: arguments to a plan, the report to a table or JSON.
 
+mod rehearsal;
+mod senders;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use engine_model::Profile;
 use loadgen::drive::{
-    self, Api, ApiKey, Bounds, Delivery, OutputLength, Plan, Progress, Slo, Tenant,
+    self, Api, Bounds, Crowd, Delivery, Group, OutputLength, Plan, Progress, Slo, Target, Traffic,
 };
 use workload::trace::Embedded;
 use workload::{
@@ -22,13 +25,12 @@ use crate::ready::Ready;
 const LAGGED: u8 = 3;
 
 pub(crate) async fn run(options: Load) -> anyhow::Result<ExitCode> {
-    let plan = plan(&options)?;
-    let progress = if options.json {
-        Progress::Silent
-    } else {
-        Progress::if_terminal()
+    let ready = options.ready_file.as_deref().map(Ready::read).transpose()?;
+    let plan = plan(&options, ready.as_ref())?;
+    let report = match &options.rehearse {
+        Some(file) => drive::rehearse(plan, &rehearsal::scenario(&options, file)?)?,
+        None => drive::run(plan, &target(&options, ready.as_ref())?, progress(&options)).await?,
     };
-    let report = drive::run(plan, progress).await?;
     if options.json {
         println!("{}", report.to_json());
     } else {
@@ -41,24 +43,36 @@ pub(crate) async fn run(options: Load) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn plan(options: &Load) -> anyhow::Result<Plan> {
-    let ready = match &options.ready_file {
-        Some(path) => Some(Ready::read(path)?),
-        None => None,
-    };
-    let url = options
-        .url
-        .clone()
-        .or_else(|| ready.as_ref().map(|ready| ready.url.clone()));
+fn progress(options: &Load) -> Progress {
+    if options.json {
+        Progress::Silent
+    } else {
+        Progress::if_terminal()
+    }
+}
+
+fn target(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Target> {
+    let url = options.url.as_ref().or(ready.map(|ready| &ready.url));
     let url = url.context("give --url or --ready-file")?;
+    url.parse().context("--url")
+}
+
+fn plan(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Plan> {
     let profile: Profile = options.profile.parse().context("--profile")?;
-    let (name, schedule) = schedule(options)?;
+    let (name, traffic) = if options.group.is_empty() {
+        let (name, schedule) = schedule(options)?;
+        let traffic = Traffic::Mixed {
+            schedule: Box::new(schedule),
+            tenants: senders::mixed(options, ready)?,
+        };
+        (name, traffic)
+    } else {
+        crowd(options, ready)?
+    };
     Ok(Plan {
         name,
-        target: url.parse().context("--url")?,
-        tenants: tenants(options, ready.as_ref())?,
-        models: models(options, ready.as_ref())?,
-        schedule,
+        models: models(options, ready)?,
+        traffic,
         speed: options.speed,
         seed: options.seed,
         api: Api::Chat,
@@ -70,54 +84,22 @@ fn plan(options: &Load) -> anyhow::Result<Plan> {
     })
 }
 
-fn tenants(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Mix<Tenant>> {
-    let mut keys: Vec<(String, String)> = Vec::new();
-    if options.key.is_empty() {
-        keys.extend(
-            ready
-                .into_iter()
-                .flat_map(|ready| &ready.tenants)
-                .map(|tenant| (tenant.name.clone(), tenant.key.clone())),
-        );
-    } else {
-        keys.extend(
-            options
-                .key
-                .iter()
-                .enumerate()
-                .map(|(index, key)| (format!("key {}", index + 1), key.clone())),
-        );
-    }
-    if keys.is_empty() {
-        return Ok(Mix::new([(
-            Tenant {
-                name: "nobody".to_owned(),
-                key: None,
-            },
-            1,
-        )])?);
-    }
-    let tenants = keys
-        .into_iter()
-        .map(|(name, key)| {
-            let key = ApiKey::new(&key)
-                .with_context(|| format!("the key of {name} cannot stand in a header"))?;
-            Ok((
-                Tenant {
-                    name,
-                    key: Some(key),
-                },
-                1,
-            ))
-        })
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Mix::new(tenants)?)
+fn crowd(options: &Load, ready: Option<&Ready>) -> anyhow::Result<(String, Traffic)> {
+    let groups = options.group.iter().map(|group| group.parse());
+    let groups: Vec<Group> = groups.collect::<Result<_, _>>().context("--group")?;
+    let duration = Duration::from_secs(options.duration);
+    let crowd = Crowd::new(&groups, duration, options.seed).context("--group")?;
+    let tenants = senders::of_groups(&groups, options, ready)?;
+    let name = format!("{} groups for {} s", groups.len(), options.duration);
+    Ok((name, Traffic::Crowd { crowd, tenants }))
 }
 
 fn models(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Mix<String>> {
     let first = ready.and_then(|ready| ready.models.first()).cloned();
     let models = match (&options.model[..], first) {
         ([], Some(first)) => vec![first],
+        // Virtual time has one model, whatever it is called.
+        ([], None) if options.rehearse.is_some() => vec!["demo".to_owned()],
         ([], None) => bail!("give --model: which one to ask for"),
         (given, _) => given.to_vec(),
     };

@@ -13,6 +13,7 @@ mod dice;
 mod drain;
 mod flow;
 mod hard_cap;
+mod load;
 mod process;
 mod sdk;
 mod simulate;

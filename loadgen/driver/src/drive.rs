@@ -8,14 +8,18 @@
 //! `flight`, `wire` and this file know sockets and clocks; everything else here is pure.
 
 mod body;
+pub mod crowd;
+mod fairness;
 mod flight;
 mod outcome;
 mod progress;
 mod reading;
+mod rehearsal;
 pub mod report;
 mod slo;
 mod tally;
 mod target;
+mod traffic;
 mod wire;
 
 use std::sync::Arc;
@@ -23,29 +27,30 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
-use workload::{Mix, Planned, Schedule};
+use workload::{Mix, Planned};
 
 use body::Body;
 use flight::{Departure, Landing};
-use tally::Tally;
+use tally::{Arriving, Tally};
 use wire::Wire;
 
 pub use body::{Api, Delivery, OutputLength};
+pub use crowd::{Crowd, Group};
 pub use progress::Progress;
+pub use rehearsal::{RehearsalError, rehearse};
 pub use report::{Report, Verdict};
 pub use slo::Slo;
 pub use target::{Target, TargetError};
+pub use traffic::Traffic;
 
-/// A load and where it goes.
+/// A load.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// What the load is called in the report.
     pub name: String,
-    pub target: Target,
-    pub tenants: Mix<Tenant>,
     pub models: Mix<String>,
-    /// Requests and their times in real time, that is, at speed 1.
-    pub schedule: Schedule,
+    /// Requests, who sends them, and their times in real time, that is, at speed 1.
+    pub traffic: Traffic,
     /// The server runs this many times faster than real time: requests are sent that much sooner, and times are
     /// reported as the server's clients would see them at speed 1.
     pub speed: f64,
@@ -66,6 +71,8 @@ pub struct Tenant {
     /// As it is called in the report.
     pub name: String,
     pub key: Option<ApiKey>,
+    /// The band its requests are known to be in; the report has figures for each.
+    pub band: Option<i32>,
 }
 
 /// A bearer token. Never printed.
@@ -127,10 +134,10 @@ pub enum DriveError {
 /// Sends the load and waits for its last answer.
 ///
 /// Dropping the future ends every request.
-pub async fn run(plan: Plan, progress: Progress) -> Result<Report, DriveError> {
+pub async fn run(plan: Plan, target: &Target, progress: Progress) -> Result<Report, DriveError> {
     check(&plan)?;
-    let site = Arc::new(wire::Site::resolve(&plan.target).await?);
-    let mut tally = Tally::new(&plan);
+    let site = Arc::new(wire::Site::resolve(target).await?);
+    let mut tally = Tally::new(&plan, target.to_string());
     let mut flights: JoinSet<Landing> = JoinSet::new();
     let mut idle: Vec<Wire> = Vec::new();
     let mut runway = Runway::new(plan);
@@ -153,7 +160,8 @@ pub async fn run(plan: Plan, progress: Progress) -> Result<Report, DriveError> {
             }
             Some(landed) = flights.join_next() => {
                 let landing = landed.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-                tally.record(&landing.outcome, runway.start.elapsed());
+                let arriving = if next.is_some() { Arriving::Still } else { Arriving::Over };
+                tally.record(&landing.outcome, runway.start.elapsed(), arriving);
                 idle.extend(landing.wire);
             }
             _ = ticks.tick() => progress.show(&tally, runway.expected),
@@ -188,7 +196,7 @@ impl Runway {
     fn new(plan: Plan) -> Self {
         /// Time to build the first requests.
         const LEAD: Duration = Duration::from_millis(20);
-        let expected = plan.schedule.expected();
+        let expected = plan.traffic.expected();
         Self {
             plan,
             start: Instant::now() + LEAD,
@@ -200,9 +208,9 @@ impl Runway {
     /// When the next request is due.
     fn next(&mut self) -> Option<Instant> {
         if self.ready.is_none() {
-            let planned = self.plan.schedule.next()?;
+            let (planned, tenant) = self.plan.traffic.next(self.plan.seed)?;
             let due = self.start + planned.at.div_f64(self.plan.speed);
-            self.ready = Some((due, self.departure(&planned, due)));
+            self.ready = Some((due, self.departure(&planned, tenant, due)));
         }
         self.ready.as_ref().map(|(due, _)| *due)
     }
@@ -211,24 +219,25 @@ impl Runway {
         self.ready.take().map(|(_, departure)| departure)
     }
 
-    fn departure(&self, planned: &Planned, due: Instant) -> Departure {
-        const TENANT: u64 = 0;
+    fn departure(&self, planned: &Planned, tenant: Tenant, due: Instant) -> Departure {
+        /// Keeps this mix apart from that of the tenants.
         const MODEL: u64 = 1;
         let plan = &self.plan;
-        let tenant = plan.tenants.pick(plan.seed, TENANT, planned.index);
+        let output_tokens = planned.output_tokens.max(1);
         let body = Body {
             api: plan.api,
             delivery: plan.delivery,
             output_length: plan.output_length,
             model: plan.models.pick(plan.seed, MODEL, planned.index),
             prompt: &planned.prompt,
-            output_tokens: planned.output_tokens.max(1),
+            output_tokens,
         };
         Departure {
+            at: planned.at.div_f64(plan.speed),
             due,
-            tenant: tenant.name.clone(),
-            key: tenant.key.as_ref().map(|key| key.0.clone()),
+            tenant,
             prompt_tokens: planned.prompt.tokens(),
+            output_tokens,
             leave_after: body::leaves_after(plan.cancel, plan.seed, planned),
             timeout: plan.bounds.timeout,
             api: plan.api,

@@ -113,6 +113,11 @@ impl SimEngine {
         self.runner.records().totals()
     }
 
+    /// Most requests that ever waited inside it, seen where steps begin.
+    pub fn most_waiting(&self) -> u32 {
+        self.runner.records().most_waiting()
+    }
+
     /// What a scrape would see.
     pub fn gauges(&self) -> Gauges {
         self.runner.metrics().gauges

@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use loadgen::drive::{
     self, Api, Bounds, Delivery, DriveError, OutputLength, Plan, Progress, Report, Slo, Tenant,
-    Verdict,
+    Traffic, Verdict,
 };
 use loadgen::engine::{EngineConfig, SimEngine};
 use tokio::net::TcpListener;
@@ -145,7 +145,7 @@ impl http_body::Body for Pieces {
 }
 
 /// `keys` are tenants of the same name, asked in turn at random.
-fn plan(url: &str, keys: &[&str], requests: u64) -> Plan {
+fn plan(keys: &[&str], requests: u64) -> Plan {
     let generated = Generated {
         input: Lengths::Fixed(40),
         output: Lengths::Fixed(20),
@@ -162,17 +162,21 @@ fn plan(url: &str, keys: &[&str], requests: u64) -> Plan {
             Tenant {
                 name: key.to_owned(),
                 key: drive::ApiKey::new(key),
+                band: None,
             },
             1,
         )
     });
     Plan {
         name: "test".to_owned(),
-        target: url.parse().expect("valid"),
-        tenants: Mix::new(tenants).expect("some keys"),
         models: "demo".parse().expect("one"),
-        schedule: Schedule::new(arrivals, Requests::Generated(generated), limits, 7)
-            .expect("limited"),
+        traffic: Traffic::Mixed {
+            schedule: Box::new(
+                Schedule::new(arrivals, Requests::Generated(generated), limits, 7)
+                    .expect("limited"),
+            ),
+            tenants: Mix::new(tenants).expect("some keys"),
+        },
         speed: 1.0,
         seed: 7,
         api: Api::Chat,
@@ -191,8 +195,9 @@ fn plan(url: &str, keys: &[&str], requests: u64) -> Plan {
     }
 }
 
-async fn run(plan: Plan) -> Report {
-    drive::run(plan, Progress::Silent)
+async fn run(url: &str, plan: Plan) -> Report {
+    let target = url.parse().expect("an address");
+    drive::run(plan, &target, Progress::Silent)
         .await
         .expect("a plan that can be sent")
 }
@@ -200,11 +205,10 @@ async fn run(plan: Plan) -> Report {
 #[tokio::test]
 async fn answers_refusals_and_failures_are_told_apart() {
     let stub = Stub::start().await;
-    let report = run(plan(
+    let report = run(
         &stub.url,
-        &["stream", "cut", "full", "quota", "none"],
-        200,
-    ))
+        plan(&["stream", "cut", "full", "quota", "none"], 200),
+    )
     .await;
     let figures = report.figures.as_ref().expect("valid");
     let of = |tenant: &str| &figures.tenants[tenant];
@@ -234,9 +238,9 @@ async fn answers_refusals_and_failures_are_told_apart() {
 #[tokio::test]
 async fn connections_are_kept() {
     let stub = Stub::start().await;
-    let mut plan = plan(&stub.url, &["stream", "full"], 100);
+    let mut plan = plan(&["stream", "full"], 100);
     plan.bounds.in_flight = 3;
-    let report = run(plan).await;
+    let report = run(&stub.url, plan).await;
     assert_eq!(report.completed + report.refused["429 queue_full"], 100);
     let connections = stub.connections.load(Ordering::Relaxed);
     assert!(
@@ -248,10 +252,13 @@ async fn connections_are_kept() {
 #[tokio::test]
 async fn whole_answers_are_read_too() {
     let stub = Stub::start().await;
-    let report = run(Plan {
-        delivery: Delivery::Whole,
-        ..plan(&stub.url, &["whole"], 20)
-    })
+    let report = run(
+        &stub.url,
+        Plan {
+            delivery: Delivery::Whole,
+            ..plan(&["whole"], 20)
+        },
+    )
     .await;
     let figures = report.figures.expect("valid");
     assert_eq!(
@@ -267,25 +274,25 @@ async fn a_server_that_is_gone_or_hangs_is_reported_and_not_waited_for() {
     let gone = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);
     assert_eq!(
-        run(plan(&gone, &["stream"], 5)).await.failed.get("connect"),
+        run(&gone, plan(&["stream"], 5)).await.failed.get("connect"),
         Some(&5)
     );
     let stub = Stub::start().await;
-    let mut plan = plan(&stub.url, &["hang"], 5);
+    let mut plan = plan(&["hang"], 5);
     plan.bounds.timeout = Duration::from_millis(30);
-    assert_eq!(run(plan).await.failed.get("timeout"), Some(&5));
+    assert_eq!(run(&stub.url, plan).await.failed.get("timeout"), Some(&5));
 }
 
 #[tokio::test]
 async fn a_generator_that_cannot_keep_its_schedule_refuses_to_report() {
     let stub = Stub::start().await;
-    let mut plan = plan(&stub.url, &["hang"], 4);
+    let mut plan = plan(&["hang"], 4);
     plan.bounds = Bounds {
         in_flight: 1,
         timeout: Duration::from_millis(50),
         lag: Duration::from_millis(20),
     };
-    let report = run(plan).await;
+    let report = run(&stub.url, plan).await;
     assert!(matches!(report.verdict, Verdict::Lagged { .. }), "{report}");
     assert!(report.figures.is_none());
 }
@@ -293,10 +300,13 @@ async fn a_generator_that_cannot_keep_its_schedule_refuses_to_report() {
 #[tokio::test]
 async fn clients_leave_in_the_middle() {
     let stub = Stub::start().await;
-    let report = run(Plan {
-        cancel: 0.5,
-        ..plan(&stub.url, &["stream"], 200)
-    })
+    let report = run(
+        &stub.url,
+        Plan {
+            cancel: 0.5,
+            ..plan(&["stream"], 200)
+        },
+    )
     .await;
     assert!((60..=140).contains(&report.left), "{report}");
     assert_eq!(report.left + report.completed, 200);
@@ -305,12 +315,13 @@ async fn clients_leave_in_the_middle() {
 
 #[tokio::test]
 async fn plans_that_mean_nothing_are_refused() {
-    let nowhere = || plan("http://127.0.0.1:1", &["stream"], 1);
-    let error = |plan| async {
-        drive::run(plan, Progress::Silent)
+    let nowhere = || plan(&["stream"], 1);
+    let error_at = |url: &'static str, plan| async {
+        drive::run(plan, &url.parse().expect("valid"), Progress::Silent)
             .await
             .expect_err("refused")
     };
+    let error = |plan| error_at("http://127.0.0.1:1", plan);
     assert!(matches!(
         error(Plan {
             speed: 0.0,
@@ -333,11 +344,10 @@ async fn plans_that_mean_nothing_are_refused() {
         ..nowhere()
     };
     assert!(matches!(error(whole).await, DriveError::CancelWhole));
-    let unknown = Plan {
-        target: "http://name.invalid:1".parse().expect("valid"),
-        ..nowhere()
-    };
-    assert!(matches!(error(unknown).await, DriveError::Unresolved(..)));
+    assert!(matches!(
+        error_at("http://name.invalid:1", nowhere()).await,
+        DriveError::Unresolved(..)
+    ));
 }
 
 /// The figures must agree with what the engine itself counted.
@@ -364,12 +374,23 @@ async fn a_trace_replayed_against_the_simulated_engine_is_counted_as_the_engine_
         .map(|request| u64::from(request.output_tokens))
         .sum();
     let schedule = Schedule::new(arrivals, Requests::Trace(trace), limits, 7).expect("a trace");
-    let report = run(Plan {
-        schedule,
-        speed: SPEED,
-        api: Api::Completions,
-        ..plan(&engine.url(), &["any"], 1)
-    })
+    let anybody = Tenant {
+        name: "any".to_owned(),
+        key: None,
+        band: None,
+    };
+    let report = run(
+        &engine.url(),
+        Plan {
+            traffic: Traffic::Mixed {
+                schedule: Box::new(schedule),
+                tenants: Mix::new([(anybody, 1)]).expect("one"),
+            },
+            speed: SPEED,
+            api: Api::Completions,
+            ..plan(&["any"], 1)
+        },
+    )
     .await;
     assert_eq!((report.offered, report.completed), (40, 40), "{report}");
     let figures = report.figures.expect("valid");

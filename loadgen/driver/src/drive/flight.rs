@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use inference_wire::usage;
 use tokio::time::{Instant, timeout};
 
+use super::Tenant;
 use super::body::Api;
 use super::outcome::{Answer, End, Failure, Outcome, checked_code, error_code};
 use super::reading::{Reading, Step};
@@ -18,10 +19,12 @@ use super::wire::{Site, Wire};
 
 /// A request ready to go.
 pub(super) struct Departure {
+    /// Since the start of the load.
+    pub(super) at: Duration,
     pub(super) due: Instant,
-    pub(super) tenant: String,
-    pub(super) key: Option<HeaderValue>,
+    pub(super) tenant: Tenant,
     pub(super) prompt_tokens: u32,
+    pub(super) output_tokens: u32,
     /// The client leaves once it has seen more events with output than this.
     pub(super) leave_after: Option<u32>,
     pub(super) timeout: Duration,
@@ -41,20 +44,21 @@ const MOST_BODY: usize = 4 << 20;
 pub(super) async fn fly(departure: Departure, idle: Option<Wire>, site: Arc<Site>) -> Landing {
     let due = departure.due;
     let lag = due.elapsed();
-    let (end, wire) = match timeout(departure.timeout, follow(&departure, idle, &site)).await {
+    let mut waited = None;
+    let follow = follow(&departure, idle, &site, &mut waited);
+    let (end, wire) = match timeout(departure.timeout, follow).await {
         Ok(landed) => landed,
         Err(_) => (End::Failed(Failure::Timeout), None),
     };
-    let Departure {
-        tenant,
-        prompt_tokens,
-        ..
-    } = departure;
     Landing {
         outcome: Outcome {
-            tenant,
-            prompt_tokens,
+            tenant: departure.tenant.name,
+            band: departure.tenant.band,
+            prompt_tokens: departure.prompt_tokens,
+            output_tokens: departure.output_tokens,
+            at: departure.at,
             lag,
+            waited,
             ended: due.elapsed(),
             end,
         },
@@ -62,11 +66,17 @@ pub(super) async fn fly(departure: Departure, idle: Option<Wire>, site: Arc<Site
     }
 }
 
-async fn follow(departure: &Departure, idle: Option<Wire>, site: &Site) -> (End, Option<Wire>) {
+async fn follow(
+    departure: &Departure,
+    idle: Option<Wire>,
+    site: &Site,
+    waited: &mut Option<Duration>,
+) -> (End, Option<Wire>) {
     let (mut wire, response) = match respond(departure, idle, site).await {
         Ok(responded) => responded,
         Err(failure) => return (End::Failed(failure), None),
     };
+    *waited = told_wait(response.headers());
     let status = response.status();
     let streams = response
         .headers()
@@ -114,10 +124,16 @@ fn request(departure: &Departure, site: &Site) -> Request<Full<Bytes>> {
     headers.insert(HOST, site.authority.clone());
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(USER_AGENT, HeaderValue::from_static("headpond-load"));
-    if let Some(key) = &departure.key {
-        headers.insert(AUTHORIZATION, key.clone());
+    if let Some(key) = &departure.tenant.key {
+        headers.insert(AUTHORIZATION, key.0.clone());
     }
     request
+}
+
+/// How long a request waited for an engine, where the server tells.
+fn told_wait(headers: &HeaderMap) -> Option<Duration> {
+    let told = headers.get("x-headpond-queue-ms")?.to_str().ok()?;
+    told.parse().ok().map(Duration::from_millis)
 }
 
 async fn follow_stream(

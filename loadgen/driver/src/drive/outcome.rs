@@ -9,9 +9,15 @@ use inference_wire::usage::Usage;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Outcome {
     pub(super) tenant: String,
+    pub(super) band: Option<i32>,
     pub(super) prompt_tokens: u32,
+    pub(super) output_tokens: u32,
+    /// Its intended time, since the start of the load.
+    pub(super) at: Duration,
     /// How late it was sent.
     pub(super) lag: Duration,
+    /// How long it waited for an engine, where that is known.
+    pub(super) waited: Option<Duration>,
     /// When its last byte came, or it failed.
     pub(super) ended: Duration,
     pub(super) end: End,

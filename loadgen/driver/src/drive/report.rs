@@ -17,6 +17,10 @@ TPOT      (last output - first output) / (output tokens - 1), answers of two tok
 E2E       intended time to the last byte
 goodput   requests that met their targets / requests offered, except those whose client left on purpose;
           refused, failed and late ones count against it. TPOT is judged for answers of 16 tokens or more
+WTU       work served: a prompt token counts 1, a cached one 0.1, a generated one 2. Of answers that ended while requests
+          were still being sent, or whose TTFT met its target: what is worked off afterwards says nothing about shares
+Jain      Jain's index over the WTU served to each tenant as a multiple of its max-min fair share; 1 is fair
+wait      how long a request waited for an engine, as the server tells in x-headpond-queue-ms
 hit ratio cached prompt tokens / prompt tokens, both as the engine reports them in usage
 refused   answers with an error status, by status and code
 failed    connect, timeout, cut (connection or stream ended early), error_in_stream, unreadable
@@ -40,6 +44,9 @@ pub struct Report {
     pub refused: BTreeMap<String, u64>,
     /// By kind.
     pub failed: BTreeMap<String, u64>,
+    /// Most requests that ever waited inside one engine, where that is known: on virtual time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deepest_engine_queue: Option<u32>,
     /// Lateness of the generator, in real time.
     pub lag_s: Option<Quantiles>,
     /// Absent unless the verdict is valid: figures of a load that was not sent as planned are not reported.
@@ -74,20 +81,47 @@ pub struct Figures {
     pub hit_ratio: Option<f64>,
     pub output_tokens: u64,
     pub output_tokens_per_s: f64,
-    pub tenants: BTreeMap<String, TenantFigures>,
+    /// How fairly work was given out, where there are several tenants.
+    pub jain: Option<f64>,
+    pub tenants: BTreeMap<String, PartFigures>,
+    /// Of the bands that are known.
+    pub bands: BTreeMap<i32, PartFigures>,
+    /// Second by second since the start; not in the table.
+    pub timeline: Vec<Second>,
 }
 
-/// The share of one tenant in it.
+/// What happened in one second of a load.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Second {
+    /// Intended for it.
+    pub offered: u64,
+    /// Of those, refused, whenever that was.
+    pub refused: u64,
+    /// Answers that ended in it.
+    pub completed: u64,
+    /// WTU of the answered requests that went to an engine in it, by band, where the server tells how long each waited.
+    pub work: BTreeMap<i32, f64>,
+}
+
+/// The share of one tenant, or of one band, in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TenantFigures {
+pub struct PartFigures {
     pub offered: u64,
     pub completed: u64,
     pub refused: u64,
+    /// By status and code.
+    pub refused_by: BTreeMap<String, u64>,
     pub failed: u64,
     pub left: u64,
     pub goodput: Option<f64>,
     pub output_tokens: u64,
     pub ttft_s: Option<Quantiles>,
+    /// Of complete answers whose server tells how long they waited.
+    pub wait_s: Option<Quantiles>,
+    /// WTU served.
+    pub wtu: f64,
+    /// Of what was served to all tenants, or to all bands.
+    pub wtu_share: Option<f64>,
 }
 
 /// A distribution of times in seconds, exact to three digits.
@@ -96,6 +130,7 @@ pub struct Quantiles {
     pub count: u64,
     pub p50: f64,
     pub p90: f64,
+    pub p95: f64,
     pub p99: f64,
     pub mean: f64,
     pub max: f64,
@@ -190,25 +225,46 @@ impl fmt::Display for Figures {
         if self.tenants.len() > 1 {
             self.tenants
                 .iter()
-                .try_for_each(|(name, tenant)| tenant.row(formatter, name))?;
+                .try_for_each(|(name, tenant)| tenant.row(formatter, "tenant", name))?;
+        }
+        if self.bands.len() > 1 {
+            self.bands
+                .iter()
+                .try_for_each(|(band, of_it)| of_it.row(formatter, "band", band))?;
+        }
+        if let Some(jain) = self.jain {
+            writeln!(formatter, "Jain      {jain:.4}")?;
         }
         Ok(())
     }
 }
 
-impl TenantFigures {
-    fn row(&self, formatter: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
-        let ttft = self.ttft_s.map_or_else(String::new, |ttft| {
-            format!("   TTFT p50 {:.3} p90 {:.3} s", ttft.p50, ttft.p90)
-        });
+impl PartFigures {
+    fn row(
+        &self,
+        formatter: &mut fmt::Formatter<'_>,
+        kind: &str,
+        name: &dyn fmt::Display,
+    ) -> fmt::Result {
+        let times = |name, times: Option<Quantiles>| {
+            times.map_or_else(String::new, |times| {
+                format!(
+                    "   {name} p50 {:.3} p90 {:.3} p99 {:.3} s",
+                    times.p50, times.p90, times.p99
+                )
+            })
+        };
         writeln!(
             formatter,
-            "tenant    {name}: offered {}   completed {}   refused {}   failed {}   goodput {}{ttft}",
+            "{kind:<10}{name}: offered {}   completed {}   refused {}   failed {}   goodput {}   WTU {}{}{}",
             self.offered,
             self.completed,
             self.refused,
             self.failed,
-            percent(self.goodput)
+            percent(self.goodput),
+            percent(self.wtu_share),
+            times("TTFT", self.ttft_s),
+            times("wait", self.wait_s)
         )
     }
 }

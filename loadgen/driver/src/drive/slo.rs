@@ -58,6 +58,11 @@ impl Slo {
         }
     }
 
+    /// Whether the first token came within its target; of an answer that came whole, the last.
+    pub(super) fn in_time(&self, prompt_tokens: u32, answer: &Answer, ended: Duration) -> bool {
+        answer.first.unwrap_or(ended) <= self.ttft(prompt_tokens)
+    }
+
     /// Judges an answer whose times are already those at speed 1. One that came whole is good if it came no later than
     /// a stream within the targets would have ended.
     pub(super) fn met(&self, prompt_tokens: u32, answer: &Answer, ended: Duration) -> bool {

@@ -8,14 +8,21 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::fairness::{jain, work};
 use super::outcome::{Answer, End, Outcome};
-use super::report::{Figures, Quantiles, Report, SCHEMA, TenantFigures, Verdict};
+use super::report::{Figures, PartFigures, Quantiles, Report, SCHEMA, Second, Verdict};
 use super::slo::Slo;
 use super::{Bounds, Plan};
+
+mod part;
+
+use part::Part;
 
 /// More codes or tenants than a load has; further ones are counted together.
 const MOST_NAMES: usize = 256;
 const OTHER: &str = "other";
+/// Seconds a report tells apart: a day. What comes later counts in the last.
+const MOST_SECONDS: usize = 86_400;
 
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -32,7 +39,9 @@ pub(super) struct Tally {
     e2e: Times,
     lag: Times,
     tokens: Tokens,
-    tenants: BTreeMap<String, OfTenant>,
+    tenants: BTreeMap<String, Part>,
+    bands: BTreeMap<i32, Part>,
+    timeline: Vec<Second>,
     /// Intended time of the last request and end of the last one, since the start.
     last_end: Duration,
 }
@@ -57,16 +66,11 @@ struct Tokens {
     output: u64,
 }
 
-#[derive(Debug, Default)]
-struct OfTenant {
-    offered: u64,
-    completed: u64,
-    good: u64,
-    refused: u64,
-    failed: u64,
-    left: u64,
-    output_tokens: u64,
-    ttft: Times,
+/// Whether requests still arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arriving {
+    Still,
+    Over,
 }
 
 /// A histogram of durations, three digits, up to a day.
@@ -96,6 +100,7 @@ impl Times {
             count: self.0.len(),
             p50: seconds(0.5),
             p90: seconds(0.9),
+            p95: seconds(0.95),
             p99: seconds(0.99),
             mean: self.0.mean() / 1e6,
             max: self.0.max() as f64 / 1e6,
@@ -104,10 +109,10 @@ impl Times {
 }
 
 impl Tally {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &Plan, target: String) -> Self {
         let load = Load {
             name: plan.name.clone(),
-            target: plan.target.to_string(),
+            target,
             speed: plan.speed,
             seed: plan.seed,
             slo: plan.slo,
@@ -128,6 +133,8 @@ impl Tally {
             lag: Times::default(),
             tokens: Tokens::default(),
             tenants: BTreeMap::new(),
+            bands: BTreeMap::new(),
+            timeline: Vec::new(),
             last_end: Duration::ZERO,
         }
     }
@@ -137,50 +144,68 @@ impl Tally {
     }
 
     /// Takes in an outcome; `at` is its end, in real time since the start of the load.
-    pub(super) fn record(&mut self, outcome: &Outcome, at: Duration) {
+    pub(super) fn record(&mut self, outcome: &Outcome, at: Duration, arriving: Arriving) {
         self.ended += 1;
         self.last_end = self.last_end.max(at);
         self.lag.record(outcome.lag);
-        let tenant = entry(&mut self.tenants, &outcome.tenant);
-        tenant.offered += 1;
+        let judged = Judged::of(outcome, &self.load, arriving);
+        entry(&mut self.tenants, &outcome.tenant).add(outcome, &judged);
+        if let Some(band) = outcome.band
+            && (self.bands.len() < MOST_NAMES || self.bands.contains_key(&band))
+        {
+            self.bands.entry(band).or_default().add(outcome, &judged);
+        }
+        self.tell_times(outcome, &judged, at);
         match &outcome.end {
-            End::Completed(answer) => {
-                self.complete(outcome, &at_speed_one(answer, self.load.speed));
-            }
-            End::Left => {
-                self.left += 1;
-                tenant.left += 1;
-            }
+            End::Completed(_) => self.complete(&judged),
+            End::Left => self.left += 1,
             End::Refused { status, code } => {
-                tenant.refused += 1;
                 *entry(&mut self.refused, &format!("{status} {code}")) += 1;
             }
-            End::Failed(failure) => {
-                tenant.failed += 1;
-                *entry(&mut self.failed, failure.name()) += 1;
+            End::Failed(failure) => *entry(&mut self.failed, failure.name()) += 1,
+        }
+    }
+
+    fn complete(&mut self, judged: &Judged) {
+        self.completed += 1;
+        self.good += u64::from(judged.is_good);
+        self.e2e.record(judged.ended);
+        self.tokens.add(&judged.answer);
+        if let Some(first) = judged.answer.first {
+            self.ttft.record(first);
+        }
+        if let Some(tpot) = judged.answer.tpot() {
+            self.tpot.record(tpot);
+        }
+    }
+
+    fn tell_times(&mut self, outcome: &Outcome, judged: &Judged, ended: Duration) {
+        self.second(outcome.at).offered += 1;
+        match outcome.end {
+            End::Completed(_) => self.second(ended).completed += 1,
+            End::Refused { .. } => self.second(outcome.at).refused += 1,
+            End::Failed(_) | End::Left => {}
+        }
+        if let (Some(waited), Some(band), End::Completed(_)) =
+            (outcome.waited, outcome.band, &outcome.end)
+        {
+            let begun = self.second(outcome.at + outcome.lag + waited);
+            let known = begun.work.contains_key(&band) || begun.work.len() < MOST_NAMES;
+            if known {
+                *begun.work.entry(band).or_default() += judged.asked_work;
             }
         }
     }
 
-    fn complete(&mut self, outcome: &Outcome, answer: &Answer) {
-        let ended = outcome.ended.mul_f64(self.load.speed);
-        let good = u64::from(self.load.slo.met(outcome.prompt_tokens, answer, ended));
-        let output_tokens = answer.output_tokens();
-        self.completed += 1;
-        self.good += good;
-        self.e2e.record(ended);
-        self.tokens.add(answer);
-        let tenant = entry(&mut self.tenants, &outcome.tenant);
-        tenant.completed += 1;
-        tenant.good += good;
-        tenant.output_tokens += output_tokens;
-        if let Some(first) = answer.first {
-            self.ttft.record(first);
-            tenant.ttft.record(first);
+    /// The second of the load, as its clients see it, in which something happens at a moment of real time.
+    fn second(&mut self, at: Duration) -> &mut Second {
+        let second = at.mul_f64(self.load.speed).as_secs();
+        let place =
+            usize::try_from(second).map_or(MOST_SECONDS - 1, |second| second.min(MOST_SECONDS - 1));
+        if place >= self.timeline.len() {
+            self.timeline.resize(place + 1, Second::default());
         }
-        if let Some(tpot) = answer.tpot() {
-            self.tpot.record(tpot);
-        }
+        &mut self.timeline[place]
     }
 
     /// One line for someone who waits.
@@ -222,6 +247,7 @@ impl Tally {
             left: self.left,
             refused: self.refused.clone(),
             failed: self.failed.clone(),
+            deepest_engine_queue: None,
             lag_s: self.lag.quantiles(),
             figures: (verdict == Verdict::Valid).then(|| self.figures()),
             verdict,
@@ -249,12 +275,25 @@ impl Tally {
             hit_ratio: share(self.tokens.cached, self.tokens.told),
             output_tokens: self.tokens.output,
             output_tokens_per_s: per_second(self.tokens.output),
-            tenants: self
-                .tenants
-                .iter()
-                .map(|(name, tenant)| (name.clone(), tenant.figures()))
-                .collect(),
+            jain: self.jain(),
+            tenants: Self::shares(&self.tenants),
+            bands: Self::shares(&self.bands),
+            timeline: self.timeline.clone(),
         }
+    }
+}
+
+impl Tally {
+    fn jain(&self) -> Option<f64> {
+        let tenants: Vec<(f64, f64)> = self.tenants.values().map(Part::served_and_wanted).collect();
+        (tenants.len() > 1).then(|| jain(&tenants))
+    }
+
+    /// Figures of each part; their shares are of the work served to all of these.
+    fn shares<K: Clone + Ord>(parts: &BTreeMap<K, Part>) -> BTreeMap<K, PartFigures> {
+        let served: f64 = parts.values().map(|part| part.served_and_wanted().0).sum();
+        let figures = |(key, part): (&K, &Part)| (key.clone(), part.figures(served));
+        parts.iter().map(figures).collect()
     }
 }
 
@@ -270,17 +309,46 @@ impl Tokens {
     }
 }
 
-impl OfTenant {
-    fn figures(&self) -> TenantFigures {
-        TenantFigures {
-            offered: self.offered,
-            completed: self.completed,
-            refused: self.refused,
-            failed: self.failed,
-            left: self.left,
-            goodput: share(self.good, self.offered - self.left),
-            output_tokens: self.output_tokens,
-            ttft_s: self.ttft.quantiles(),
+/// An outcome against its targets, times at speed 1.
+pub(super) struct Judged {
+    answer: Answer,
+    ended: Duration,
+    waited: Option<Duration>,
+    is_good: bool,
+    /// Whether its work counts as served: it completed while requests still arrived, or began within its target. What
+    /// is worked off at the end of a load says nothing about shares.
+    is_served: bool,
+    /// WTU, with nothing cached.
+    asked_work: f64,
+    /// WTU, as far as it was computed.
+    work: f64,
+}
+
+impl Judged {
+    fn of(outcome: &Outcome, load: &Load, arriving: Arriving) -> Self {
+        let (prompt, output) = (outcome.prompt_tokens, outcome.output_tokens);
+        let ended = outcome.ended.mul_f64(load.speed);
+        let asked_work = work(prompt, 0, output);
+        let nothing = Self {
+            answer: Answer::default(),
+            ended,
+            waited: outcome.waited.map(|waited| waited.mul_f64(load.speed)),
+            is_good: false,
+            is_served: false,
+            asked_work,
+            work: asked_work,
+        };
+        let End::Completed(answer) = &outcome.end else {
+            return nothing;
+        };
+        let answer = at_speed_one(answer, load.speed);
+        let cached = answer.usage.and_then(|usage| usage.cached_tokens);
+        Self {
+            answer,
+            is_good: load.slo.met(prompt, &answer, ended),
+            is_served: arriving == Arriving::Still || load.slo.in_time(prompt, &answer, ended),
+            work: work(prompt, cached.unwrap_or(0), output),
+            ..nothing
         }
     }
 }

@@ -41,6 +41,7 @@ pub struct UsageTotals {
 #[derive(Default, Serialize)]
 pub(super) struct Records {
     totals: UsageTotals,
+    most_waiting: u32,
     requests: VecDeque<UsageRecord>,
 }
 
@@ -54,6 +55,15 @@ impl Records {
             self.requests.pop_front();
         }
         self.requests.push_back(record);
+    }
+
+    /// Takes in how many requests wait between two steps.
+    pub(super) fn waiting(&mut self, waiting: u32) {
+        self.most_waiting = self.most_waiting.max(waiting);
+    }
+
+    pub(super) fn most_waiting(&self) -> u32 {
+        self.most_waiting
     }
 
     pub(super) fn all(&self) -> Vec<UsageRecord> {

@@ -6,9 +6,9 @@ use inference_wire::usage::Usage;
 use workload::schedule::{Generated, Limits, Requests, Schedule};
 use workload::{Arrivals, Lengths, Mix, Rate};
 
-use super::Tally;
+use super::{Arriving, Tally};
 use crate::drive::outcome::{Answer, End, Failure, Outcome};
-use crate::drive::{Api, Bounds, Delivery, OutputLength, Plan, Slo, Tenant, Verdict};
+use crate::drive::{Api, Bounds, Delivery, OutputLength, Plan, Slo, Tenant, Traffic, Verdict};
 
 fn plan(speed: f64) -> Plan {
     let lengths = Lengths::Fixed(10);
@@ -25,17 +25,19 @@ fn plan(speed: f64) -> Plan {
     let arrivals = Arrivals::Constant(Rate::new(1.0).expect("in range"));
     Plan {
         name: "constant 1/s".to_owned(),
-        target: "http://127.0.0.1:1".parse().expect("valid"),
-        tenants: Mix::new([(
-            Tenant {
-                name: "a".to_owned(),
-                key: None,
-            },
-            1,
-        )])
-        .expect("one"),
         models: "m".parse().expect("one"),
-        schedule: Schedule::new(arrivals, requests, limits, 1).expect("limited"),
+        traffic: Traffic::Mixed {
+            schedule: Box::new(Schedule::new(arrivals, requests, limits, 1).expect("limited")),
+            tenants: Mix::new([(
+                Tenant {
+                    name: "a".to_owned(),
+                    key: None,
+                    band: None,
+                },
+                1,
+            )])
+            .expect("one"),
+        },
         speed,
         seed: 1,
         api: Api::Chat,
@@ -57,8 +59,12 @@ fn ms(millis: u64) -> Duration {
 fn outcome(tenant: &str, ended: u64, end: End) -> Outcome {
     Outcome {
         tenant: tenant.to_owned(),
+        band: None,
         prompt_tokens: 100,
+        output_tokens: 21,
+        at: ms(1_000),
         lag: ms(1),
+        waited: None,
         ended: ms(ended),
         end,
     }
@@ -79,10 +85,10 @@ fn answer(first: u64, last: u64) -> End {
 }
 
 fn tally(speed: f64, outcomes: &[Outcome]) -> Tally {
-    let mut tally = Tally::new(&plan(speed));
+    let mut tally = Tally::new(&plan(speed), "http://127.0.0.1:1".to_owned());
     for outcome in outcomes {
         tally.sent();
-        tally.record(outcome, ms(4_000));
+        tally.record(outcome, ms(4_000), Arriving::Still);
     }
     tally
 }
@@ -118,8 +124,9 @@ fn everything_offered_counts_in_goodput_but_those_who_left() {
         E2E s          2.501     3.500     3.500     2.999     3.500
         tokens    200 prompt, 25.0 % of them cached   42 output, 10/s
         time      4.0 s, 1.75 requests/s offered
-        tenant    a: offered 2   completed 2   refused 0   failed 0   goodput 50.0 %   TTFT p50 0.500 p90 1.500 s
-        tenant    b: offered 5   completed 0   refused 3   failed 1   goodput 0.0 %
+        tenant    a: offered 2   completed 2   refused 0   failed 0   goodput 50.0 %   WTU 100.0 %   TTFT p50 0.500 p90 1.500 p99 1.500 s
+        tenant    b: offered 5   completed 0   refused 3   failed 1   goodput 0.0 %   WTU 0.0 %
+        Jain      0.5000
         targets   TTFT <= 1s, TPOT <= 100ms
         lag       p50 1.0 ms   p99 1.0 ms   max 1.0 ms
         verdict   valid
@@ -217,4 +224,72 @@ fn the_profile_sets_the_targets_where_one_is_given() {
         Slo::of(Profile::LLAMA_8B_A100).to_string(),
         "TTFT <= 1s + 3 x T_p(8b-a100), TPOT <= 100ms"
     );
+}
+
+#[test]
+fn tenants_and_bands_have_figures_of_their_own() {
+    let of = |tenant: &str, band, end| Outcome {
+        band: Some(band),
+        waited: Some(ms(300)),
+        ..outcome(tenant, 3_500, end)
+    };
+    let refused = End::Refused {
+        status: 429,
+        code: "queue_wait".to_owned(),
+    };
+    let report = tally(
+        1.0,
+        &[
+            of("a", 1, answer(500, 2_500)),
+            of("b", 1, answer(700, 2_500)),
+            of("c", 0, answer(1_500, 3_500)),
+            of("c", 0, refused),
+        ],
+    )
+    .report();
+    let figures = report.figures.expect("valid");
+    let (top, low) = (&figures.bands[&1], &figures.bands[&0]);
+    assert_eq!((top.offered, top.completed, top.goodput), (2, 2, Some(1.0)));
+    assert_eq!((low.offered, low.refused, low.goodput), (2, 1, Some(0.0)));
+    assert_eq!(low.refused_by, [("429 queue_wait".to_owned(), 1)].into());
+    let wait = low.wait_s.expect("one answer");
+    assert!(
+        (wait.p95 - 0.3).abs() < 0.001 && wait.count == 1,
+        "{wait:?}"
+    );
+    // Of 100 prompt tokens 25 are cached, and 21 were generated.
+    assert!(
+        (low.wtu - 119.5).abs() < 1e-9 && low.wtu_share == Some(1.0 / 3.0),
+        "{low:?}"
+    );
+    // All were served as much, and one wanted 142 more.
+    let jain = figures.jain.expect("three tenants");
+    assert!((jain - 1.0).abs() < 1e-9, "{jain}");
+    let seconds: Vec<_> = figures
+        .timeline
+        .iter()
+        .map(|s| (s.offered, s.refused, s.completed))
+        .collect();
+    assert_eq!(
+        seconds,
+        [(0, 0, 0), (4, 1, 0), (0, 0, 0), (0, 0, 0), (0, 0, 3)]
+    );
+    assert_eq!(figures.timeline[1].work, [(0, 142.0), (1, 284.0)].into());
+}
+
+#[test]
+fn what_is_worked_off_at_the_end_is_no_share() {
+    let mut tally = Tally::new(&plan(1.0), "nowhere".to_owned());
+    for (tenant, first) in [("in time", 900), ("late", 1_100)] {
+        tally.sent();
+        tally.record(
+            &outcome(tenant, 2_000, answer(first, 2_000)),
+            ms(9_000),
+            Arriving::Over,
+        );
+    }
+    let figures = tally.report().figures.expect("valid");
+    let share = |tenant: &str| figures.tenants[tenant].wtu_share;
+    assert_eq!((share("in time"), share("late")), (Some(1.0), Some(0.0)));
+    assert_eq!(figures.jain, Some(0.5));
 }

@@ -146,8 +146,13 @@ impl Task {
         if inbox.reset_cache {
             self.engine.reset_cache();
         }
-        for submission in inbox.submissions {
-            self.submit(submission);
+        if !inbox.submissions.is_empty() {
+            for submission in inbox.submissions {
+                self.submit(submission);
+            }
+            // A step that begins takes some in at once: now is when most of them wait.
+            let waiting = self.engine.gauges().waiting;
+            self.runner.records().waiting(waiting);
         }
         for id in inbox.aborts {
             self.engine.abort(id);
