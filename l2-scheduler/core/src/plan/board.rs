@@ -1,5 +1,7 @@
 //! Every endpoint as the plan sees it, kept from turn to turn: what did not change is not looked at again.
 
+use governance_context::Band;
+
 use super::misses::Bearing;
 use super::price::{Clock, Price};
 use super::{Ask, MISS_S, Proposal, Spot, Stream};
@@ -24,8 +26,8 @@ pub(crate) struct Board {
     spots: Vec<Spot>,
     prices: Vec<Price>,
     clocks: Vec<Clock>,
-    /// What the streams beside can bear, as of which moment.
-    bearings: Vec<(u64, Bearing)>,
+    /// What the streams beside can bear, as of which moment and for which band.
+    bearings: Vec<((u64, Band), Bearing)>,
     /// Of every class.
     models: Vec<StepModel>,
     /// Spots that carry what is only planned.
@@ -75,7 +77,7 @@ impl Board {
     pub(crate) fn push(&mut self, spot: Spot) {
         self.prices.push(Price::of(&spot));
         self.clocks.push(Clock::of(&spot));
-        self.bearings.push((0, Bearing::default()));
+        self.bearings.push(((0, Band(0)), Bearing::default()));
         self.spots.push(spot);
         self.cached.push(0);
         self.costs.push(0.0);
@@ -364,9 +366,10 @@ impl Board {
         let uncached = ask.prompt - self.cached(index);
         self.spot(index);
         let spot = &self.spots[index as usize];
-        let (moment, bearing) = &mut self.bearings[index as usize];
-        if std::mem::replace(moment, self.moment) != self.moment {
-            bearing.renew(spot, streams(index), ask.utilisation);
+        let (known, bearing) = &mut self.bearings[index as usize];
+        let wanted = (self.moment, ask.band);
+        if std::mem::replace(known, wanted) != wanted {
+            bearing.renew(spot, streams(index), ask);
         }
         let misses = spot.misses(bearing, uncached, prefill_s, ask);
         self.weighed.push((index, misses));

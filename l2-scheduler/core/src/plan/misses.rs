@@ -1,7 +1,5 @@
 //! Targets that running streams are expected to miss because a prefill is placed beside them.
 
-use governance_context::Band;
-
 use super::{Ask, Spot};
 use crate::peers::SLACK_OF_BUCKET;
 use crate::{BookingId, Timestamp};
@@ -71,28 +69,27 @@ struct Four {
     slack_s: Lanes,
     /// One over the mean of the seconds it will make up for before it ends.
     haste: Lanes,
-    band: [i32; LANES],
 }
 
 const NOBODY: Four = Four {
     tpot_s: [0.0; LANES],
     slack_s: [f32::MAX; LANES],
     haste: [0.0; LANES],
-    band: [i32::MIN; LANES],
 };
 
 impl Bearing {
-    /// Prefills of others will go on taking `utilisation` of the time.
-    pub(super) fn renew(&mut self, spot: &Spot, streams: &[Stream], utilisation: f64) {
+    /// What streams can bear for a request of the band of `ask`: no band waits for the sake of lower ones. Prefills of others
+    /// will go on taking their part of the time.
+    pub(super) fn renew(&mut self, spot: &Spot, streams: &[Stream], ask: &Ask) {
         self.streams.clear();
         self.count = 0;
         for stream in streams {
             // Even undisturbed decoding is too slow for this one: no prefill can cost it its target.
-            if spot.step_s >= stream.tpot_s {
+            if spot.step_s >= stream.tpot_s || stream.band < ask.band.0 {
                 continue;
             }
             let slack_s = stream.slack(spot.now, spot.step_s);
-            let gain_s = gain_s(stream.tpot_s, spot.step_s, utilisation);
+            let gain_s = gain_s(stream.tpot_s, spot.step_s, ask.utilisation);
             let lane = self.count % LANES;
             if lane == 0 {
                 self.streams.push(NOBODY);
@@ -104,16 +101,14 @@ impl Bearing {
             four.tpot_s[lane] = stream.tpot_s as f32;
             four.slack_s[lane] = slack_s as f32;
             four.haste[lane] = haste(gain_s, stream.expected) as f32;
-            four.band[lane] = stream.band;
         }
     }
 
-    /// Expected number of streams that miss their target for a stall, and would not have without it. Streams below `band` do
-    /// not count: no band waits for the sake of lower ones.
+    /// Expected number of streams that miss their target for a stall, and would not have without it.
     ///
     /// A stream that is behind by y misses if it ends before it has made up for it; what is left of it is exponential, so
     /// the chance is 1 − e^(−y·haste).
-    fn misses(&self, stall: &Stall, band: Band) -> f64 {
+    fn misses(&self, stall: &Stall) -> f64 {
         let [queued, own] = stall.seconds.map(|seconds| seconds as f32);
         let [queued_steps, own_steps] = stall.steps.map(|steps| steps as f32);
         let mut sums = [0.0f32; LANES];
@@ -124,9 +119,7 @@ impl Bearing {
                 let behind = (queued - tpot_s * queued_steps).max(0.0) - four.slack_s[lane];
                 let haste = four.haste[lane];
                 let before = decay(behind.max(0.0) * haste);
-                let after = decay((behind + own).max(0.0) * haste);
-                let counts = four.band[lane] >= band.0;
-                *sum += if counts { before - after } else { 0.0 };
+                *sum += before - decay((behind + own).max(0.0) * haste);
             }
         }
         f64::from(sums.iter().sum::<f32>())
@@ -147,7 +140,7 @@ impl Spot {
             seconds: [self.queue_s, prefill_s],
             steps: [self.steps_left, self.model.steps(f64::from(uncached))],
         };
-        bearing.misses(&stall, ask.band) + self.misses_of_unseen(&stall, ask)
+        bearing.misses(&stall) + self.misses_of_unseen(&stall, ask)
     }
 
     /// The same of those whose targets are taken to be like those of the request itself: what still prefills, and the
