@@ -100,7 +100,7 @@ fn models(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Mix<String>> 
         ([], Some(first)) => vec![first],
         // Virtual time has one model, whatever it is called.
         ([], None) if options.rehearse.is_some() => vec!["demo".to_owned()],
-        ([], None) => bail!("give --model: which one to ask for"),
+        ([], None) => bail!("give --model or --ready-file: which model to ask for"),
         (given, _) => given.to_vec(),
     };
     Ok(Mix::new(models.into_iter().map(|model| (model, 1)))?)

@@ -60,7 +60,7 @@ governance:
 MODELS  # What requests can be promised, by name. A tenant, project or key picks one with `objective: interactive`.
   # objectives:
   #   interactive: { band: 10, ttft_ms: 2000, tpot_ms: 100 }
-  #   batch: { band: -1, ttl_ms: 3600000 }
+  #   batch: { band: 0, ttl_ms: 3600000 }
   tenants:
     # Tokens per window: the estimate is set aside, corrected at the end.
     - name: acme

@@ -325,7 +325,7 @@ impl Code {
                 openai_type: "permission_error",
                 anthropic_type: "permission_error",
                 retry: Retry::Never,
-                meaning: "The model has no price, and the account's hard limit admits only priced requests",
+                meaning: "The model has no price, and requests without a price are refused here",
                 fixer: Fixer::Platform,
                 how: "Ask the platform team to add the model to the price book.",
             },

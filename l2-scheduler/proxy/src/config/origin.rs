@@ -38,6 +38,13 @@ impl Origin {
         if uri.query().is_some() {
             return Err("http://host:port without a query");
         }
+        let base = uri.path().trim_end_matches('/');
+        // What an SDK calls its base URL: requests would go to `/v1/v1/...`.
+        if base.ends_with("/v1") {
+            return Err(
+                "http://host:port without the /v1, with which the path of a request begins",
+            );
+        }
         let host = authority.host();
         if host.is_empty() {
             return Err("http://host:port with a host");
@@ -55,7 +62,7 @@ impl Origin {
             port: port.ok_or("http://host:port with a port from 1 to 65535")?,
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| "http://host:port in visible ASCII")?,
-            base: uri.path().trim_end_matches('/').to_owned(),
+            base: base.to_owned(),
         })
     }
 }

@@ -143,6 +143,12 @@ fn bad_addresses_say_what_is_allowed() {
         ]],
     );
     refused(
+        "http://e:1/v1/",
+        &expect![[
+            r#"scheduling.endpoints[0].url: "http://e:1/v1/" is not allowed; use http://host:port without the /v1, with which the path of a request begins"#
+        ]],
+    );
+    refused(
         "http://e:0",
         &expect![[
             r#"scheduling.endpoints[0].url: "http://e:0" is not allowed; use http://host:port with a port from 1 to 65535"#

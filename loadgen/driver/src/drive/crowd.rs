@@ -61,12 +61,14 @@ impl FromStr for Group {
             let wrong = |why: &dyn std::fmt::Display| value(format!("{field}: {why}"));
             match field {
                 "rate" => {
-                    let number: f64 = given.parse().map_err(|why| wrong(&why))?;
+                    let number = given.parse();
+                    let number =
+                        number.map_err(|_| wrong(&"give a number of requests per second"))?;
                     rate = Some(Rate::new(number).map_err(|why| wrong(&why))?);
                 }
                 "prompt" => prompt = Some(given.parse().map_err(|why| wrong(&why))?),
                 "output" => output = Some(given.parse().map_err(|why| wrong(&why))?),
-                "band" => band = given.parse().map_err(|why| wrong(&why))?,
+                "band" => band = given.parse().map_err(|_| wrong(&"give a whole number"))?,
                 "from" => from = seconds(given).map_err(|why| wrong(&why))?,
                 "until" => until = Some(seconds(given).map_err(|why| wrong(&why))?),
                 _ => return Err(form()),
@@ -262,6 +264,7 @@ mod tests {
             ("a rate=1 prompt=1 output=1 size=3", "write NAME"),
             ("a prompt=1 output=1", "rate is missing"),
             ("a rate=0 prompt=1 output=1", "rate: "),
+            ("a rate=3/s prompt=1 output=1", "rate: give a number"),
             ("a rate=1 prompt=0 output=1", "prompt: "),
             ("a rate=1 prompt=1 output=1 band=x", "band: "),
             ("a rate=1 prompt=1 output=1 until=-1", "until: give seconds"),
