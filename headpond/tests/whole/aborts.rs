@@ -216,7 +216,7 @@ async fn stalled(running: &Running, key: &str, count: i64, stream: bool) -> Join
 #[tokio::test]
 async fn clients_that_leave_before_the_first_byte_leave_nothing_behind() {
     let site = Site::with(&[("leavers", ROOMY)], "", PATIENT);
-    let running = site.up(&["--slow", "1", "--speed", "20"]);
+    let running = site.up(&["--slow", "1", "--speed", "4"]);
     for stream in [true, false] {
         fault(&running, &json!({ "fault": "stall" })).await;
         let mut clients = stalled(&running, &site.key("leavers"), 30, stream).await;
