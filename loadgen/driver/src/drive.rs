@@ -9,7 +9,6 @@
 
 mod body;
 pub mod crowd;
-mod fairness;
 mod flight;
 mod outcome;
 mod progress;

@@ -6,6 +6,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
+use crate::fairness::{jain, work};
 use crate::outcome::{End, Outcome, Record};
 
 /// Figures of a run, or of those of its requests that somebody chose.
@@ -159,10 +160,11 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 /// Work token units of an answered request.
 fn wtu(record: &Record) -> f64 {
-    let uncached = record.prompt_tokens - record.cached_tokens.min(record.prompt_tokens);
-    f64::from(uncached)
-        + 0.1 * f64::from(record.cached_tokens)
-        + 2.0 * f64::from(record.output_tokens)
+    work(
+        record.prompt_tokens,
+        u64::from(record.cached_tokens),
+        record.output_tokens,
+    )
 }
 
 /// What each tenant was served in time, and how fair that was.
@@ -176,43 +178,12 @@ fn shares(records: &[&Record]) -> (BTreeMap<u32, f64>, f64) {
         }
     }
     let total: f64 = tenants.values().map(|(served, _)| served).sum();
-    let wanted: Vec<f64> = tenants.values().map(|(_, wanted)| *wanted).collect();
-    let level = fair_level(wanted, total);
-    let satisfied: Vec<f64> = tenants
-        .values()
-        .map(|(served, wanted)| served / wanted.min(level).max(f64::MIN_POSITIVE))
-        .collect();
     let shares = tenants
         .iter()
         .map(|(tenant, (served, _))| (*tenant, served / total.max(f64::MIN_POSITIVE)))
         .collect();
-    (shares, jain(&satisfied))
-}
-
-/// The most any tenant gets when `total` is shared max-min fairly among wants.
-fn fair_level(mut wanted: Vec<f64>, total: f64) -> f64 {
-    wanted.sort_by(f64::total_cmp);
-    let (mut left, mut tenants) = (total, wanted.len());
-    for want in wanted {
-        let level = left / tenants as f64;
-        if want > level {
-            return level;
-        }
-        left -= want;
-        tenants -= 1;
-    }
-    f64::INFINITY
-}
-
-/// 1 when all are equal, 1/n when one has everything.
-fn jain(values: &[f64]) -> f64 {
-    let sum: f64 = values.iter().sum();
-    let squares: f64 = values.iter().map(|value| value * value).sum();
-    if squares > 0.0 {
-        sum * sum / (values.len() as f64 * squares)
-    } else {
-        1.0
-    }
+    let served_and_wanted: Vec<_> = tenants.into_values().collect();
+    (shares, jain(&served_and_wanted))
 }
 
 impl Quantiles {

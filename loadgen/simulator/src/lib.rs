@@ -3,6 +3,7 @@
 //! equal results.
 
 mod capacity;
+mod fairness;
 mod figures;
 mod load;
 mod outcome;
@@ -12,6 +13,7 @@ mod simulation;
 mod tests;
 
 pub use capacity::{Bracket, capacity};
+pub use fairness::{jain, work};
 pub use figures::{Drops, Figures, Quantiles};
 pub use load::{Load, Offer};
 pub use outcome::{End, Outcome, Record};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use pool_simulator::{jain, work};
 
-use super::fairness::{jain, work};
 use super::outcome::{Answer, End, Outcome};
 use super::report::{Figures, PartFigures, Quantiles, Report, SCHEMA, Second, Verdict};
 use super::slo::Slo;

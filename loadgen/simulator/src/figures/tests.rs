@@ -1,6 +1,6 @@
 use governance_context::Band;
 
-use super::{Drops, Figures, fair_level, jain};
+use super::{Drops, Figures};
 use crate::outcome::{End, Outcome, Record};
 
 /// A good answer of 100 tokens to a prompt of 1,000, of which nothing was cached.
@@ -189,14 +189,6 @@ fn whoever_is_served_alike_or_has_all_it_wants_is_treated_fairly() {
     near(fairness(&[(100, 100), (0, 100)]).jain, 0.5);
     assert!(fairness(&[(80, 200), (20, 200)]).jain < 0.8);
     near(fairness(&[(75, 0), (25, 0)]).wtu_shares[&0], 0.75);
-}
-
-#[test]
-fn the_fair_level_is_what_remains_for_those_who_want_more() {
-    near(fair_level(vec![1.0, 5.0, 9.0], 9.0), 4.0);
-    near(fair_level(vec![9.0, 9.0], 6.0), 3.0);
-    assert!(fair_level(vec![1.0, 2.0], 3.0).is_infinite());
-    near(jain(&[0.0, 0.0]), 1.0);
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Work in WTU, and how fairly it was given out. Pure.
 
 /// Work of a request: a prompt token counts 1, a cached one 0.1, a generated one 2.
-pub(super) fn work(prompt_tokens: u32, cached_tokens: u64, output_tokens: u32) -> f64 {
+pub fn work(prompt_tokens: u32, cached_tokens: u64, output_tokens: u32) -> f64 {
     let cached = (cached_tokens as f64).min(f64::from(prompt_tokens));
     f64::from(prompt_tokens) - 0.9 * cached + 2.0 * f64::from(output_tokens)
 }
 
 /// Jain's index over what each was served as a multiple of its max-min fair share: 1 when all are equal, 1/n when one
 /// has everything.
-pub(super) fn jain(served_and_wanted: &[(f64, f64)]) -> f64 {
+pub fn jain(served_and_wanted: &[(f64, f64)]) -> f64 {
     let total = served_and_wanted.iter().map(|(served, _)| served).sum();
     let level = fair_level(served_and_wanted.iter().map(|(_, wanted)| *wanted), total);
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -42,7 +42,7 @@ fn fair_level(wanted: impl Iterator<Item = f64>, total: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{jain, work};
+    use super::{fair_level, jain, work};
 
     #[test]
     fn whoever_wants_little_is_satisfied_with_little() {
@@ -51,6 +51,7 @@ mod tests {
             (&[(0.0, 50.0), (90.0, 90.0)], 0.5),
             (&[(90.0, 900.0), (30.0, 900.0)], 0.8),
             (&[(0.0, 5.0)], 1.0),
+            (&[(0.0, 5.0), (0.0, 9.0)], 1.0),
             (&[], 1.0),
         ] {
             let found = jain(served_and_wanted);
@@ -59,6 +60,14 @@ mod tests {
                 "{served_and_wanted:?}: {found}"
             );
         }
+    }
+
+    #[test]
+    fn the_fair_level_is_what_remains_for_those_who_want_more() {
+        let level = |wanted: &[f64], total| fair_level(wanted.iter().copied(), total);
+        assert!((level(&[1.0, 5.0, 9.0], 9.0) - 4.0).abs() < 1e-9);
+        assert!((level(&[9.0, 9.0], 6.0) - 3.0).abs() < 1e-9);
+        assert!(level(&[1.0, 2.0], 3.0).is_infinite());
     }
 
     #[test]
