@@ -161,7 +161,7 @@ impl View {
     }
 
     /// Whether anybody else's request was seen waiting.
-    pub(crate) fn has_foreign(&self) -> bool {
+    pub(crate) fn has_foreign_waiting(&self) -> bool {
         self.foreign_waiting.is_some_and(|dated| dated.value > 0)
     }
 

@@ -3,6 +3,7 @@
 use crate::Timestamp;
 use crate::cost::{Offer, StepModel, attention_area};
 use crate::plan::GATE;
+use crate::plan::price::Clock;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
@@ -138,8 +139,7 @@ impl Spot {
 
     /// How full it is, 0 to 1.
     pub(crate) fn saturation(&self) -> f64 {
-        let backlog = self.queue_s / self.full_backlog_s();
-        self.fullness().max(backlog).min(1.0)
+        Clock::of(self).saturation(self.queue_s)
     }
 }
 

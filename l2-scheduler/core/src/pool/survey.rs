@@ -14,7 +14,7 @@ use crate::window::WINDOW_S;
 /// What is learned of a class of engines reaches the plan so often at most: each time every spot of it changes.
 const LESSONS_EVERY: Duration = Duration::from_millis(50);
 /// A mean prompt of another length is taken over once it is another by this part.
-const MEAN_STEP: f64 = 0.05;
+const MEAN_CHANGE: f64 = 0.05;
 /// Streams never gain less than this leaves them.
 const MOST_UTILISED: f64 = 0.8;
 
@@ -53,9 +53,10 @@ impl Pool {
             }
         }
         let (mean, applied) = (self.mean_uncached, self.mean_applied);
-        if (mean - applied).abs() > MEAN_STEP * applied {
+        if (mean - applied).abs() > MEAN_CHANGE * applied {
             self.mean_applied = mean;
-            self.endpoints.note(|endpoint| endpoint.view.has_foreign());
+            self.endpoints
+                .note(|endpoint| endpoint.view.has_foreign_waiting());
         }
         if is_new {
             let models = self.classes.iter().map(|class| class.model);

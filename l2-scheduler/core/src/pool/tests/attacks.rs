@@ -33,6 +33,23 @@ fn learn(bench: &mut Bench) {
     }
 }
 
+/// One endpoint, and flows that get a WTU a second after a burst.
+fn with_flow_quota(burst_wtu: u64) -> Bench {
+    let rate = QuotaRate {
+        wtu_per_s: 1,
+        burst_wtu,
+    };
+    let flow_quota = Quota {
+        rate: Some(rate),
+        ..Quota::default()
+    };
+    let flow = FlowConfig {
+        flow_quota,
+        ..FlowConfig::default()
+    };
+    Bench::with_endpoints(1, with_flow(flow))
+}
+
 #[test]
 fn absurd_numbers_of_peers_and_engines_are_bounded() {
     for (tokens_said, count) in [(u64::MAX, u32::MAX), (5, u32::MAX), (u64::MAX, 1)] {
@@ -266,19 +283,7 @@ fn prompts_without_measure_overflow_no_sum() {
 
 #[test]
 fn debts_in_ever_new_bands_are_not_kept_forever() {
-    let rate = QuotaRate {
-        wtu_per_s: 1,
-        burst_wtu: 1_000,
-    };
-    let flow_quota = Quota {
-        rate: Some(rate),
-        ..Quota::default()
-    };
-    let flow = FlowConfig {
-        flow_quota,
-        ..FlowConfig::default()
-    };
-    let mut bench = Bench::with_endpoints(1, with_flow(flow));
+    let mut bench = with_flow_quota(1_000);
     for number in 0..1_000 {
         bench.ask_with(&tokens(1, 100), |request| request.band = Band(number));
         let booking = bench.last().1;
@@ -388,21 +393,7 @@ fn a_stall_is_measured_by_what_running_streams_want() {
 
 #[test]
 fn a_debt_to_a_quota_is_not_forgotten_because_others_come_and_go() {
-    let rate = QuotaRate {
-        wtu_per_s: 1,
-        burst_wtu: 100,
-    };
-    let flow_quota = Quota {
-        rate: Some(rate),
-        ..Quota::default()
-    };
-    let mut bench = Bench::with_endpoints(
-        1,
-        with_flow(FlowConfig {
-            flow_quota,
-            ..FlowConfig::default()
-        }),
-    );
+    let mut bench = with_flow_quota(100);
     let ask = |bench: &mut Bench| {
         let before = bench.dispatched.len();
         let key = bench.ask(&tokens(1, 200));
@@ -427,21 +418,7 @@ fn a_debt_to_a_quota_is_not_forgotten_because_others_come_and_go() {
 
 #[test]
 fn a_flow_over_its_quota_has_one_timer_however_often_it_asks() {
-    let rate = QuotaRate {
-        wtu_per_s: 1,
-        burst_wtu: 20_000,
-    };
-    let flow_quota = Quota {
-        rate: Some(rate),
-        ..Quota::default()
-    };
-    let mut bench = Bench::with_endpoints(
-        1,
-        with_flow(FlowConfig {
-            flow_quota,
-            ..FlowConfig::default()
-        }),
-    );
+    let mut bench = with_flow_quota(20_000);
     bench.ask(&tokens(1, 60_000));
     let booking = bench.last().1;
     bench.feed(Input::FirstToken(booking));

@@ -248,16 +248,7 @@ fn apply(bench: &mut Bench, reference: &mut Reference, step: &Step) {
         Step::Finished(at, end) => {
             if let Some(booking) = reference.booking(at) {
                 reference.end(booking);
-                let end = match end {
-                    0 => AttemptEnd::Completed {
-                        cached_tokens: Some(0),
-                        output_tokens: 3,
-                    },
-                    1 => AttemptEnd::ClientClosed,
-                    2 => AttemptEnd::Rejected,
-                    3 => AttemptEnd::Busy,
-                    _ => AttemptEnd::Failed,
-                };
+                let end = instant::end(end);
                 bench.end(booking, end);
                 bench.end(booking, end);
             }
