@@ -40,14 +40,41 @@ pub(crate) struct Filters {
     standings: Vec<Standing>,
     rosters: FxHashMap<ModelKey, Roster>,
     passed: Vec<Passed>,
-    /// Indices of eligible endpoints of the last request, ascending; some of them may be full.
-    pub(crate) eligible: Vec<u32>,
+    /// Of the last request; some of them may be full.
+    pub(crate) eligible: Eligible,
+    /// The model whose whole roster they are, if they are one.
+    shown: Option<ModelKey>,
+}
+
+/// The endpoints a request may go to.
+#[derive(Debug, Default)]
+pub(crate) struct Eligible {
+    /// Ascending.
+    indices: Vec<u32>,
+    edition: u64,
+}
+
+impl Eligible {
+    pub(crate) fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// Another number whenever they are others.
+    pub(crate) fn edition(&self) -> u64 {
+        self.edition
+    }
+
+    pub(crate) fn fill(&mut self, indices: impl Iterator<Item = u32>) {
+        self.edition += 1;
+        self.indices.clear();
+        self.indices.extend(indices);
+    }
 }
 
 impl Filters {
     /// Forgets everything: indices mean other endpoints than before.
     pub(crate) fn reset(&mut self, endpoints: &[Endpoint]) {
-        self.rosters.clear();
+        self.forget_rosters();
         self.standings.clear();
         self.standings
             .extend(endpoints.iter().map(Endpoint::standing));
@@ -56,8 +83,20 @@ impl Filters {
     /// An endpoint may have changed.
     pub(crate) fn renew(&mut self, index: usize, standing: Standing) {
         if std::mem::replace(&mut self.standings[index], standing) != standing {
-            self.rosters.clear();
+            self.forget_rosters();
         }
+    }
+
+    fn forget_rosters(&mut self) {
+        self.rosters.clear();
+        self.shown = None;
+    }
+
+    /// Leaves out everybody who is not `good`.
+    pub(crate) fn retain(&mut self, good: impl Fn(u32) -> bool) {
+        self.shown = None;
+        self.eligible.edition += 1;
+        self.eligible.indices.retain(|index| good(*index));
     }
 
     /// Applies all filters but the one for full endpoints. Preferences (room for the whole answer, not tried before) only
@@ -74,12 +113,12 @@ impl Filters {
             return self.narrow(endpoints, request, model);
         }
         let (filtered, known) = (roster.filtered, roster.known);
-        let Self {
-            rosters, eligible, ..
-        } = self;
-        eligible.clear();
-        eligible.extend_from_slice(&rosters[&model].indices);
-        if eligible.is_empty() {
+        if self.shown != Some(model) {
+            self.shown = Some(model);
+            let indices = self.rosters[&model].indices.iter().copied();
+            self.eligible.fill(indices);
+        }
+        if self.eligible.indices.is_empty() {
             return Err(emptied_by(known, &filtered));
         }
         Ok(filtered)
@@ -87,7 +126,7 @@ impl Filters {
 
     fn roster(&mut self, endpoints: &[Endpoint], model: ModelKey) -> &Roster {
         if self.rosters.len() >= MOST_ROSTERS && !self.rosters.contains_key(&model) {
-            self.rosters.clear();
+            self.forget_rosters();
         }
         self.rosters
             .entry(model)
@@ -102,6 +141,7 @@ impl Filters {
         model: ModelKey,
     ) -> Result<Filtered, EmptiedBy> {
         self.passed.clear();
+        self.shown = None;
         let whole = request.prompt_tokens.saturating_add(request.output_bound);
         let (mut filtered, known) =
             sift(endpoints, model, request.prompt_tokens, |at, endpoint| {
@@ -116,9 +156,8 @@ impl Filters {
         }
         filtered.context += self.prefer(|passed| !passed.tight);
         filtered.tried = self.prefer(|passed| !passed.tried);
-        self.eligible.clear();
         self.eligible
-            .extend(self.passed.iter().map(|passed| passed.index));
+            .fill(self.passed.iter().map(|passed| passed.index));
         Ok(filtered)
     }
 

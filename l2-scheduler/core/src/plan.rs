@@ -5,11 +5,13 @@
 //! includes the targets that others are expected to miss because of it.
 
 mod board;
+mod costs;
+mod four;
 mod misses;
-mod price;
 mod spot;
 #[cfg(test)]
 mod tests;
+mod ties;
 
 pub(crate) use board::Board;
 pub(crate) use misses::Stream;

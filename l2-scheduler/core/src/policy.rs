@@ -3,7 +3,7 @@
 
 mod choice;
 
-pub(crate) use choice::{Ties, choose, ranking};
+pub(crate) use choice::{RECORDED, Ties, choose};
 
 use std::fmt;
 use std::str::FromStr;

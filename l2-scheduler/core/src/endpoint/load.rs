@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::booking::{Booking, Phase};
-use crate::cost::StepModel;
 use crate::plan::Stream;
 use crate::{BookingId, Timestamp};
 
@@ -100,13 +99,12 @@ impl Load {
         self.pending_context
     }
 
-    /// When the engine began with the front of what prefills, and how many seconds that takes.
-    pub(crate) fn front(&self, model: &StepModel, over: f64, pace: f64) -> (Timestamp, f64) {
-        let seconds = self.front.map_or(0.0, |front| {
-            let area = front.double_area as f64 / 2.0;
-            model.prefill(f64::from(front.tokens), area, over) * pace
+    /// When the engine began with the front of what prefills, and its uncached tokens and their attention area.
+    pub(crate) fn front(&self) -> (Timestamp, (f64, f64)) {
+        let work = self.front.map_or((0.0, 0.0), |front| {
+            (f64::from(front.tokens), front.double_area as f64 / 2.0)
         });
-        (self.anchor, seconds)
+        (self.anchor, work)
     }
 
     pub(crate) fn decoding_context(&self) -> u64 {

@@ -1,56 +1,46 @@
 //! Every endpoint as the plan sees it, kept from turn to turn: what did not change is not looked at again.
 
-use governance_context::Band;
+use wide::f32x4;
 
+use super::costs::Costs;
+use super::four::{LANES, Price, Sums, Tide, least, lesser, place, prudent_s};
 use super::misses::Bearing;
-use super::price::{Clock, Price};
+use super::ties::{Tag, Tied, Ties};
 use super::{Ask, MISS_S, Proposal, Spot, Stream};
-use crate::cost::{StepModel, Work, attention_area};
-use crate::policy::{SLIGHT, ranking};
-use crate::residency::hash_bytes;
+use crate::cost::StepModel;
+use crate::filters::Eligible;
+use crate::policy::{RECORDED, SLIGHT};
 use crate::{TieBreak, Timestamp};
 
-/// Seconds a place costs where the request would be late: whoever can make it goes first.
-const TOO_LATE_S: f64 = 10.0;
-/// Misses are weighed for so many of the cheapest endpoints at most,
+/// Misses are weighed for so many of the cheapest endpoints at most, and for those that may win a tie.
 const MOST_WEIGHED: usize = 16;
-/// and for so many that are as good as the best, to find who wins the tie.
-const MOST_TIED: usize = 8;
+const NOWHERE: f32x4 = f32x4::splat(f32::INFINITY);
 
 /// Endpoints are told by their index, among all endpoints of the pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Board {
     now: Timestamp,
-    /// Counts the moments things were moved to.
-    moment: u64,
     spots: Vec<Spot>,
+    tags: Vec<Tag>,
+    tides: Vec<Tide>,
     prices: Vec<Price>,
-    clocks: Vec<Clock>,
-    /// What the streams beside can bear, as of which moment and for which band.
-    bearings: Vec<((u64, Band), Bearing)>,
-    /// Of every class.
-    models: Vec<StepModel>,
+    /// What the streams beside can bear.
+    bearings: Vec<Bearing>,
+    /// No spot lapses before.
+    lapses_at: Timestamp,
     /// Spots that carry what is only planned.
     planned: Vec<u32>,
-    /// Of the request in hand: tokens of its prompt that every endpoint holds, and who holds any.
-    cached: Vec<u32>,
+    /// Zero where the request in hand may go; which edition of the eligible that is.
+    bars: Vec<f32x4>,
+    barred: Option<u64>,
+    /// Who holds anything of the prompt in hand.
     holders: Vec<u32>,
-    /// What it costs everywhere, but for `discount_s`; with misses where they were weighed.
-    costs: Vec<f64>,
+    /// What it costs, but for `discount_s`; with misses where they were weighed.
+    costs: Costs,
     discount_s: f64,
     weighed: Vec<(u32, f64)>,
-    /// Its whole prompt as work, by class.
-    cold: Vec<Work>,
-    order: Vec<u32>,
-    ties: Vec<Tied>,
-}
-
-/// One of several that cost the same: least KV use first, then rendezvous of prompt and endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Tied {
-    kv_percent: u32,
-    lot: std::cmp::Reverse<u64>,
-    index: u32,
+    cheapest: Vec<(f32, u32)>,
+    ties: Ties,
 }
 
 /// The pool in one number each, over the endpoints that are ready.
@@ -61,71 +51,124 @@ pub(crate) struct Totals {
     pub(crate) saturation: f64,
 }
 
+/// The cheapest place but for misses, and what is best anywhere, in seconds.
+struct Quoted {
+    cheapest: u32,
+    least_prefill_s: f64,
+    soonest_s: f64,
+}
+
+impl Default for Board {
+    fn default() -> Self {
+        Self {
+            now: Timestamp::ZERO,
+            spots: Vec::new(),
+            tags: Vec::new(),
+            tides: Vec::new(),
+            prices: Vec::new(),
+            bearings: Vec::new(),
+            lapses_at: Timestamp::MAX,
+            planned: Vec::new(),
+            bars: Vec::new(),
+            barred: None,
+            holders: Vec::new(),
+            costs: Costs::default(),
+            discount_s: 0.0,
+            weighed: Vec::new(),
+            cheapest: Vec::new(),
+            ties: Ties::default(),
+        }
+    }
+}
+
 impl Board {
     /// Forgets all endpoints.
     pub(crate) fn clear(&mut self) {
-        self.spots.clear();
-        self.prices.clear();
-        self.clocks.clear();
-        self.bearings.clear();
-        self.planned.clear();
-        self.holders.clear();
-        self.cached.clear();
-        self.costs.clear();
+        *self = Self::default();
     }
 
     pub(crate) fn push(&mut self, spot: Spot) {
-        self.prices.push(Price::of(&spot));
-        self.clocks.push(Clock::of(&spot));
-        self.bearings.push(((0, Band(0)), Bearing::default()));
+        let (_, lane) = place(self.spots.len() as u32);
+        if lane == 0 {
+            self.tides.push(Tide::default());
+            self.prices.push(Price::default());
+            self.bars.push(NOWHERE);
+            self.costs.0.push(NOWHERE);
+        }
+        self.barred = None;
+        self.tags.push(Tag::of(&spot, 0.0));
+        self.bearings.push(Bearing::default());
         self.spots.push(spot);
-        self.cached.push(0);
-        self.costs.push(0.0);
+        self.pack(self.spots.len() as u32 - 1);
     }
 
     pub(crate) fn set(&mut self, index: u32, spot: Spot) {
-        self.prices[index as usize] = Price::of(&spot);
-        self.clocks[index as usize] = Clock::of(&spot);
         self.spots[index as usize] = spot;
+        self.bearings[index as usize].forget();
+        self.pack(index);
     }
 
-    pub(crate) fn set_models(&mut self, models: impl Iterator<Item = StepModel>) {
-        self.models.clear();
-        self.models.extend(models);
+    /// What was learned of a class of engines changes what their spots say.
+    pub(crate) fn relearn(&mut self, class: u32, model: StepModel) {
+        for index in 0..self.spots.len() {
+            if self.spots[index].class == class {
+                self.spots[index].relearn(model);
+                self.bearings[index].forget();
+                self.pack(index as u32);
+            }
+        }
+    }
+
+    fn pack(&mut self, index: u32) {
+        let (four, lane) = place(index);
+        let spot = &self.spots[index as usize];
+        let kv_use = spot.kv_use();
+        let tag = Tag::of(spot, kv_use);
+        self.prices[four].set(lane, spot);
+        self.tides[four].set(lane, spot, kv_use);
+        self.tags[index as usize] = tag;
+        self.lapses_at = self.lapses_at.min(tag.holds_until);
     }
 
     /// Whose spots no longer hold at `now`, or carry what was only planned.
     pub(crate) fn outdated(&mut self, now: Timestamp) -> impl Iterator<Item = u32> {
-        let lapsed = self
-            .clocks
+        let has_lapsed = now > self.lapses_at;
+        if has_lapsed {
+            let holds = self.tags.iter().map(|tag| tag.holds_until);
+            self.lapses_at = holds
+                .filter(|at| *at >= now)
+                .min()
+                .unwrap_or(Timestamp::MAX);
+        }
+        let tags = if has_lapsed { &*self.tags } else { &[] };
+        let lapsed = tags
             .iter()
-            .enumerate()
-            .filter(move |(_, clock)| now > clock.holds_until)
-            .map(|(index, _)| index as u32);
+            .zip(0..)
+            .filter(move |(tag, _)| now > tag.holds_until)
+            .map(|(_, index)| index);
         self.planned.drain(..).chain(lapsed)
     }
 
     /// Moves everything to `now`.
     pub(crate) fn advance(&mut self, now: Timestamp) -> Totals {
         self.now = now;
-        self.moment += 1;
-        let mut totals = Totals::default();
-        for (clock, price) in self.clocks.iter().zip(&mut self.prices) {
-            price.queue_s = clock.queue_s(now);
-            if clock.is_ready {
-                totals.ready += 1;
-                totals.kv_use += clock.kv_use;
-                totals.saturation += clock.saturation(price.queue_s);
-            }
+        let now_s = now.seconds_since(Timestamp::ZERO);
+        let mut sums = [Sums::default(); LANES];
+        for (tide, price) in self.tides.iter().zip(&mut self.prices) {
+            price.queue_s = tide.at(now_s, &mut sums);
         }
-        let ready = totals.ready.max(1) as f64;
-        totals.kv_use /= ready;
-        totals.saturation = if totals.ready == 0 {
-            1.0
-        } else {
-            totals.saturation / ready
-        };
-        totals
+        let sum = |of: fn(&Sums) -> f64| sums.iter().map(of).sum::<f64>();
+        let ready = sum(|sums| sums.ready);
+        let mean = |sum: f64| sum / ready.max(1.0);
+        Totals {
+            ready: ready as usize,
+            kv_use: mean(sum(|sums| sums.kv_use)),
+            saturation: if ready == 0.0 {
+                1.0
+            } else {
+                mean(sum(|sums| sums.saturation))
+            },
+        }
     }
 
     pub(crate) fn spot(&mut self, index: u32) -> &Spot {
@@ -137,8 +180,7 @@ impl Board {
     }
 
     pub(crate) fn is_full(&self, index: u32) -> bool {
-        let spot = &self.spots[index as usize];
-        spot.in_flight >= spot.places
+        self.tags[index as usize].is_full
     }
 
     /// A request is expected to go there, or has just gone.
@@ -153,39 +195,39 @@ impl Board {
 
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Spot)) {
         self.spot(index);
-        let spot = &mut self.spots[index as usize];
-        change(spot);
-        self.prices[index as usize] = Price::of(spot);
-        self.clocks[index as usize] = Clock::of(spot);
+        change(&mut self.spots[index as usize]);
+        self.pack(index);
         self.planned.push(index);
     }
 
     /// Takes a request in hand: who holds how many tokens of its prompt.
     pub(crate) fn take(&mut self, holdings: impl Iterator<Item = (u32, u32)>) {
         for index in self.holders.drain(..) {
-            self.cached[index as usize] = 0;
+            let (four, lane) = place(index);
+            self.prices[four].cached.as_mut_array()[lane] = 0.0;
         }
         for (index, cached) in holdings {
-            self.cached[index as usize] = cached;
+            let (four, lane) = place(index);
+            self.prices[four].cached.as_mut_array()[lane] = cached as f32;
             self.holders.push(index);
         }
     }
 
     /// Tokens of the prompt in hand that an endpoint holds.
     pub(crate) fn cached(&self, index: u32) -> u32 {
-        self.cached[index as usize]
+        let (four, lane) = place(index);
+        self.prices[four].cached.as_array()[lane] as u32
     }
 
     /// Seconds of the prefill of the prompt in hand, of `prompt` tokens.
     pub(crate) fn prefill_s(&self, index: u32, prompt: u32) -> f64 {
-        let price = &self.prices[index as usize];
         let cached = self.cached(index);
-        price.prefill_s(work(&self.models[price.class as usize], prompt, cached))
+        self.spots[index as usize].prefill_s(prompt - cached, cached)
     }
 
     /// What an endpoint costs the request in hand, with misses where they were weighed.
     pub(crate) fn cost(&self, index: u32) -> f64 {
-        self.costs[index as usize] - self.discount_s
+        f64::from(self.costs.of(index)) - self.discount_s
     }
 
     /// Targets of others expected to be missed there, where weighed.
@@ -195,9 +237,14 @@ impl Board {
     }
 
     /// The chosen endpoint, then its closest rivals.
-    pub(crate) fn ranking(&self, eligible: &[u32], chosen: u32) -> Vec<u32> {
-        let costs = eligible.iter().map(|index| (*index, self.cost(*index)));
-        ranking(costs, chosen)
+    pub(crate) fn ranking(&mut self, chosen: u32) -> Vec<u32> {
+        self.costs.cheapest(RECORDED, f32::MAX, &mut self.cheapest);
+        let rivals = self.cheapest.iter().map(|(_, index)| *index);
+        let rivals = rivals.filter(|index| *index != chosen);
+        std::iter::once(chosen)
+            .chain(rivals)
+            .take(RECORDED)
+            .collect()
     }
 
     /// Finds the best of the `eligible` endpoints for the request in hand. `streams` gives what decodes on an endpoint;
@@ -205,13 +252,14 @@ impl Board {
     pub(crate) fn propose<'a>(
         &mut self,
         ask: &Ask,
-        eligible: &[u32],
+        eligible: &Eligible,
         streams: impl Fn(u32) -> &'a [Stream],
         spread: u64,
     ) -> Option<Proposal> {
-        let (cheapest, least_prefill_s, soonest_s) = self.price(ask, eligible)?;
+        self.bar(eligible);
+        let quoted = self.quote(ask)?;
         self.weighed.clear();
-        let least = self.least(ask, eligible, cheapest, &streams);
+        let least = self.least(ask, quoted.cheapest, &streams);
         let (best, tie) = self.untie(ask, least, &streams, spread)?;
         let prefill_s = self.prefill_s(best, ask.prompt);
         Some(Proposal {
@@ -219,115 +267,92 @@ impl Board {
             cached: self.cached(best),
             prefill_s,
             misses: self.misses(best).unwrap_or(0.0),
-            prudent_s: self.prices[best as usize].prudent_s(prefill_s),
-            soonest_s,
-            least_prefill_s,
+            prudent_s: prudent_s(self.spot(best).queue_s, prefill_s),
+            soonest_s: quoted.soonest_s,
+            least_prefill_s: quoted.least_prefill_s,
             tie,
         })
     }
 
-    /// Fills in what every place costs, without misses: returns the cheapest, the least seconds of prefill, and the seconds
-    /// to the first token wherever it would be quickest, with some to spare.
-    fn price(&mut self, ask: &Ask, eligible: &[u32]) -> Option<(u32, f64, f64)> {
-        self.cold.clear();
-        self.cold
-            .extend(self.models.iter().map(|model| work(model, ask.prompt, 0)));
-        // Holders of a common prefix mostly hold the same of it.
-        let mut warm = (u32::MAX, 0, self.cold.first().copied()?);
-        let mut cheapest = (f64::INFINITY, None);
-        let (mut least, mut soonest) = (f64::INFINITY, f64::INFINITY);
-        for index in eligible {
-            let price = &self.prices[*index as usize];
-            let (class, cached) = (price.class, self.cached[*index as usize]);
-            let work = if cached == 0 {
-                self.cold[class as usize]
-            } else {
-                if (warm.0, warm.1) != (class, cached) {
-                    let work = work(&self.models[class as usize], ask.prompt, cached);
-                    warm = (class, cached, work);
-                }
-                warm.2
-            };
-            let prefill_s = price.prefill_s(work);
-            let prudent_s = price.prudent_s(prefill_s);
-            least = least.min(prefill_s);
-            soonest = soonest.min(prudent_s);
-            let late_s = if prudent_s > ask.left_s {
-                TOO_LATE_S
-            } else {
-                0.0
-            };
-            let cost = price.cost(prefill_s, ask.kappa) + late_s;
-            self.costs[*index as usize] = cost;
-            if cheapest.1.is_none() || cost < cheapest.0 {
-                cheapest = (cost, Some(*index));
-            }
+    /// Lets the request in hand go to the `eligible` alone.
+    fn bar(&mut self, eligible: &Eligible) {
+        if self.barred == Some(eligible.edition()) {
+            return;
         }
-        self.discount_s = ask.kappa * least;
-        Some((cheapest.1?, least, soonest))
+        self.barred = Some(eligible.edition());
+        self.bars.fill(NOWHERE);
+        for index in eligible.indices() {
+            let (four, lane) = place(*index);
+            self.bars[four].as_mut_array()[lane] = 0.0;
+        }
     }
 
-    /// The least cost with misses; leaves in `order` whoever may cost as good as that. Misses only add: whoever is dearer
-    /// without them stays dearer.
+    /// Fills in what every place costs, without misses.
+    fn quote(&mut self, ask: &Ask) -> Option<Quoted> {
+        let (mut prefill_s, mut prudent_s, mut cheapest) = (NOWHERE, NOWHERE, NOWHERE);
+        let places = self.prices.iter().zip(&self.bars).zip(&mut self.costs.0);
+        for ((price, bars), cost) in places {
+            let quote = price.quote(ask, *bars);
+            prefill_s = quote.prefill_s.fast_min(prefill_s);
+            prudent_s = quote.prudent_s.fast_min(prudent_s);
+            cheapest = quote.cost.fast_min(cheapest);
+            *cost = quote.cost;
+        }
+        let least_prefill_s = f64::from(least(prefill_s));
+        self.discount_s = ask.kappa * least_prefill_s;
+        Some(Quoted {
+            cheapest: self
+                .costs
+                .within(f32::MIN, lesser(least(cheapest), f32::MAX))
+                .next()?,
+            least_prefill_s,
+            soonest_s: f64::from(least(prudent_s)),
+        })
+    }
+
+    /// The most that a cost may be to equal `least`.
+    fn limit(&self, least: f32) -> f32 {
+        (SLIGHT.limit(f64::from(least) - self.discount_s) + self.discount_s) as f32
+    }
+
+    /// The least cost with misses. They only add: whoever is dearer without them stays dearer.
     fn least<'a>(
         &mut self,
         ask: &Ask,
-        eligible: &[u32],
         cheapest: u32,
         streams: &impl Fn(u32) -> &'a [Stream],
-    ) -> f64 {
+    ) -> f32 {
+        let bare = self.costs.of(cheapest);
         let mut least = self.weigh(ask, cheapest, streams);
-        let mut order = std::mem::take(&mut self.order);
-        order.clear();
-        let limit = SLIGHT.limit(least) + self.discount_s;
-        let costs = &self.costs;
-        order.extend(
-            eligible
-                .iter()
-                .filter(|index| costs[**index as usize] <= limit),
-        );
-        let by_cost = |a: &u32, b: &u32| self.cost(*a).total_cmp(&self.cost(*b)).then(a.cmp(b));
-        let first = MOST_WEIGHED.min(order.len());
-        if first < order.len() {
-            order.select_nth_unstable_by(first, by_cost);
+        if least <= bare {
+            return least;
         }
-        order[..first].sort_unstable_by(by_cost);
-        for index in &order[..first] {
-            if *index == cheapest {
-                continue;
-            }
-            if self.cost(*index) >= least {
+        let mut list = std::mem::take(&mut self.cheapest);
+        self.costs.cheapest(MOST_WEIGHED, least, &mut list);
+        for (cost, index) in &list {
+            if *cost >= least {
                 break;
             }
-            least = least.min(self.weigh(ask, *index, streams));
+            least = lesser(self.weigh(ask, *index, streams), least);
         }
-        self.order = order;
+        self.cheapest = list;
         least
     }
 
-    /// The best of those that cost as good as `least`.
+    /// The best of those that cost as good as `least`. (Whoever is below it was too many to be weighed.)
     fn untie<'a>(
         &mut self,
         ask: &Ask,
-        least: f64,
+        least: f32,
         streams: &impl Fn(u32) -> &'a [Stream],
         spread: u64,
     ) -> Option<(u32, Option<TieBreak>)> {
-        let limit = SLIGHT.limit(least);
+        let limit = self.limit(least);
         let mut ties = std::mem::take(&mut self.ties);
-        ties.clear();
-        // Whoever is below the least was too many to be weighed.
-        let equal = |index: &&u32| (least..=limit).contains(&self.cost(**index));
-        let equals = self.order.iter().filter(equal);
-        ties.extend(equals.map(|index| self.tied(*index, spread)));
-        if ties.len() > MOST_TIED {
-            ties.select_nth_unstable(MOST_TIED);
-            ties.truncate(MOST_TIED);
-        }
-        ties.sort_unstable();
+        ties.fill(self.costs.within(least, limit), &self.tags, spread);
         let mut best: Option<Tied> = None;
         let mut tie = None;
-        for next in &ties {
+        for next in ties.first() {
             if self.misses(next.index).is_none() && self.weigh(ask, next.index, streams) > limit {
                 continue;
             }
@@ -343,42 +368,25 @@ impl Board {
             break;
         }
         self.ties = ties;
-        let least = || self.weighed.iter().map(|(index, _)| *index);
+        let weighed = || self.weighed.iter().map(|(index, _)| *index);
+        let cost = |index: &u32| self.costs.of(*index);
         let best = best
             .map(|best| best.index)
-            .or_else(|| least().min_by(|a, b| self.cost(*a).total_cmp(&self.cost(*b))))?;
+            .or_else(|| weighed().min_by(|a, b| cost(a).total_cmp(&cost(b))))?;
         Some((best, tie))
     }
 
-    fn tied(&self, index: u32, spread: u64) -> Tied {
-        let clock = &self.clocks[index as usize];
-        let lot = hash_bytes(spread, &clock.name_hash.to_le_bytes());
-        Tied {
-            kv_percent: clock.kv_percent(),
-            lot: std::cmp::Reverse(lot),
-            index,
-        }
-    }
-
     /// Adds the misses of an endpoint to its cost.
-    fn weigh<'a>(&mut self, ask: &Ask, index: u32, streams: &impl Fn(u32) -> &'a [Stream]) -> f64 {
-        let prefill_s = self.prefill_s(index, ask.prompt);
-        let uncached = ask.prompt - self.cached(index);
+    fn weigh<'a>(&mut self, ask: &Ask, index: u32, streams: &impl Fn(u32) -> &'a [Stream]) -> f32 {
+        let cached = self.cached(index);
+        let uncached = ask.prompt - cached;
         self.spot(index);
         let spot = &self.spots[index as usize];
-        let (known, bearing) = &mut self.bearings[index as usize];
-        let wanted = (self.moment, ask.band);
-        if std::mem::replace(known, wanted) != wanted {
-            bearing.renew(spot, streams(index), ask);
-        }
+        let bearing = &mut self.bearings[index as usize];
+        bearing.renew(spot, streams(index), ask);
+        let prefill_s = spot.prefill_s(uncached, cached);
         let misses = spot.misses(bearing, uncached, prefill_s, ask);
         self.weighed.push((index, misses));
-        self.costs[index as usize] += MISS_S * misses;
-        self.cost(index)
+        self.costs.add(index, (MISS_S * misses) as f32)
     }
-}
-
-fn work(model: &StepModel, prompt: u32, cached: u32) -> Work {
-    let uncached = prompt - cached;
-    model.work(f64::from(uncached), attention_area(uncached, cached))
 }

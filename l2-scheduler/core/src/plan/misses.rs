@@ -1,5 +1,9 @@
 //! Targets that running streams are expected to miss because a prefill is placed beside them.
 
+use governance_context::Band;
+use wide::{f32x4, u32x4};
+
+use super::four::LANES;
 use super::{Ask, Spot};
 use crate::peers::SLACK_OF_BUCKET;
 use crate::{BookingId, Timestamp};
@@ -31,6 +35,15 @@ impl Stream {
         };
         self.tpot_s * tokens - elapsed
     }
+
+    /// How many seconds its slack grows by with every second without news.
+    fn slack_rate(&self, step_s: f64) -> f64 {
+        if self.is_seen {
+            -1.0
+        } else {
+            self.tpot_s / step_s.max(1e-6) - 1.0
+        }
+    }
 }
 
 /// A prefill beside streams.
@@ -50,79 +63,107 @@ impl Stall {
     }
 }
 
-/// Streams weighed at once.
-const LANES: usize = 4;
-type Lanes = [f32; LANES];
-
-/// What streams can bear, as of one moment: weighed for many requests, so kept in a form that takes few steps each.
+/// What streams can bear: weighed for many requests, so kept in a form that takes few steps each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bearing {
     streams: Vec<Four>,
-    count: usize,
+    /// As of when, for which band, and with which part of the time taken by prefills; nothing if they are others by now.
+    known: Option<(Timestamp, Band, f64)>,
+    /// The last moment at which a stall was weighed, the seconds and steps queued there then, and the misses they cause.
+    queued: Option<(Timestamp, [f64; 2])>,
+    before: f32,
 }
 
 /// Four streams. What is no stream bears everything.
 #[derive(Clone, Copy, Debug)]
 struct Four {
-    tpot_s: Lanes,
-    /// Seconds each can stall and still meet its target so far.
-    slack_s: Lanes,
+    tpot_s: f32x4,
+    /// Seconds each can stall and still meet its target so far, and how many more with every second that passes.
+    slack_s: f32x4,
+    slack_rate: f32x4,
     /// One over the mean of the seconds it will make up for before it ends.
-    haste: Lanes,
+    haste: f32x4,
+    /// Seconds each will be behind for what is queued before a new prefill; less than none where it has some to spare.
+    behind: f32x4,
 }
 
 const NOBODY: Four = Four {
-    tpot_s: [0.0; LANES],
-    slack_s: [f32::MAX; LANES],
-    haste: [0.0; LANES],
+    tpot_s: f32x4::ZERO,
+    slack_s: f32x4::MAX,
+    slack_rate: f32x4::ZERO,
+    haste: f32x4::ZERO,
+    behind: f32x4::MIN,
 };
 
 impl Bearing {
+    /// The streams, or their engine, are not what they were.
+    pub(super) fn forget(&mut self) {
+        self.known = None;
+    }
+
     /// What streams can bear for a request of the band of `ask`: no band waits for the sake of lower ones. Prefills of others
     /// will go on taking their part of the time.
     pub(super) fn renew(&mut self, spot: &Spot, streams: &[Stream], ask: &Ask) {
+        let wanted = (ask.band, ask.utilisation);
+        if self
+            .known
+            .is_some_and(|(_, band, part)| (band, part) == wanted)
+        {
+            return;
+        }
+        self.known = Some((spot.now, ask.band, ask.utilisation));
+        self.queued = None;
         self.streams.clear();
-        self.count = 0;
-        for stream in streams {
-            // Even undisturbed decoding is too slow for this one: no prefill can cost it its target.
-            if spot.step_s >= stream.tpot_s || stream.band < ask.band.0 {
-                continue;
-            }
-            let slack_s = stream.slack(spot.now, spot.step_s);
-            let gain_s = gain_s(stream.tpot_s, spot.step_s, ask.utilisation);
-            let lane = self.count % LANES;
+        // Even undisturbed decoding is too slow for some: no prefill can cost them their target.
+        let counts = |stream: &&Stream| spot.step_s < stream.tpot_s && stream.band >= ask.band.0;
+        for (at, stream) in streams.iter().filter(counts).enumerate() {
+            let lane = at % LANES;
             if lane == 0 {
                 self.streams.push(NOBODY);
             }
-            self.count += 1;
             let Some(four) = self.streams.last_mut() else {
                 continue;
             };
-            four.tpot_s[lane] = stream.tpot_s as f32;
-            four.slack_s[lane] = slack_s as f32;
-            four.haste[lane] = haste(gain_s, stream.expected) as f32;
+            let gain_s = gain_s(stream.tpot_s, spot.step_s, ask.utilisation);
+            four.tpot_s.as_mut_array()[lane] = stream.tpot_s as f32;
+            four.slack_s.as_mut_array()[lane] = stream.slack(spot.now, spot.step_s) as f32;
+            four.slack_rate.as_mut_array()[lane] = stream.slack_rate(spot.step_s) as f32;
+            four.haste.as_mut_array()[lane] = haste(gain_s, stream.expected) as f32;
         }
     }
 
-    /// Expected number of streams that miss their target for a stall, and would not have without it.
+    /// Expected number of streams that miss their target for a stall at `now`, and would not have without it.
     ///
     /// A stream that is behind by y misses if it ends before it has made up for it; what is left of it is exponential, so
     /// the chance is 1 − e^(−y·haste).
-    fn misses(&self, stall: &Stall) -> f64 {
-        let [queued, own] = stall.seconds.map(|seconds| seconds as f32);
-        let [queued_steps, own_steps] = stall.steps.map(|steps| steps as f32);
-        let mut sums = [0.0f32; LANES];
+    fn misses(&mut self, now: Timestamp, stall: &Stall) -> f64 {
+        self.queue(now, stall);
+        let (own, steps) = (stall.seconds[1] as f32, stall.steps[1] as f32);
+        let mut kept = f32x4::ZERO;
         for four in &self.streams {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                let tpot_s = four.tpot_s[lane];
-                let own = (own - tpot_s * own_steps).max(0.0);
-                let behind = (queued - tpot_s * queued_steps).max(0.0) - four.slack_s[lane];
-                let haste = four.haste[lane];
-                let before = decay(behind.max(0.0) * haste);
-                *sum += before - decay((behind + own).max(0.0) * haste);
-            }
+            let own = (own - four.tpot_s * steps).fast_max(f32x4::ZERO);
+            kept += decay((four.behind + own).fast_max(f32x4::ZERO) * four.haste);
         }
-        f64::from(sums.iter().sum::<f32>())
+        f64::from(self.before - kept.reduce_add()).max(0.0)
+    }
+
+    /// Works out how far what is queued puts every stream behind, unless that is known.
+    fn queue(&mut self, now: Timestamp, stall: &Stall) {
+        let queued = [stall.seconds[0], stall.steps[0]];
+        if self.queued.replace((now, queued)) == Some((now, queued)) {
+            return;
+        }
+        let since = self.known.map_or(now, |(since, ..)| since);
+        let passed = now.seconds_since(since) as f32;
+        let [seconds, steps] = queued.map(|of| of as f32);
+        let mut kept = f32x4::ZERO;
+        for four in &mut self.streams {
+            let slack_s = four.slack_s + four.slack_rate * passed;
+            let stalled_s = (seconds - four.tpot_s * steps).fast_max(f32x4::ZERO);
+            four.behind = stalled_s - slack_s;
+            kept += decay(four.behind.fast_max(f32x4::ZERO) * four.haste);
+        }
+        self.before = kept.reduce_add();
     }
 }
 
@@ -131,7 +172,7 @@ impl Spot {
     /// streams of this `bearing`.
     pub(super) fn misses(
         &self,
-        bearing: &Bearing,
+        bearing: &mut Bearing,
         uncached: u32,
         prefill_s: f64,
         ask: &Ask,
@@ -140,7 +181,7 @@ impl Spot {
             seconds: [self.queue_s, prefill_s],
             steps: [self.steps_left, self.model.steps(f64::from(uncached))],
         };
-        bearing.misses(&stall) + self.misses_of_unseen(&stall, ask)
+        bearing.misses(self.now, &stall) + self.misses_of_unseen(&stall, ask)
     }
 
     /// The same of those whose targets are taken to be like those of the request itself: what still prefills, and the
@@ -152,8 +193,10 @@ impl Spot {
         }
         let haste = haste(gain_s(ask.tpot_s, self.step_s, ask.utilisation), ask.output);
         let more = |behind: f64| {
-            let decay = |seconds: f64| f64::from(decay((seconds.max(0.0) * haste) as f32));
-            decay(behind) - decay(behind + own)
+            let kept =
+                [behind, behind + own, 0.0, 0.0].map(|seconds| (seconds.max(0.0) * haste) as f32);
+            let [before, after, ..] = decay(f32x4::new(kept)).to_array();
+            f64::from(before - after)
         };
         // What still prefills has nothing to spare yet.
         let mut sum = self.prefilling * more(0.0);
@@ -176,27 +219,27 @@ fn haste(gain_s: f64, expected: f64) -> f64 {
     1.0 / (gain_s * expected.max(1.0))
 }
 
-/// e^−x for x ≥ 0, within one in a million of one. (Only sums and products, so that four streams are weighed at once, and
-/// alike on every machine.)
-fn decay(x: f32) -> f32 {
+/// e^−x for x ≥ 0, within one in a million of one. (Only sums and products: alike on every machine.)
+fn decay(x: f32x4) -> f32x4 {
     // Added to a small number, this leaves the nearest whole number in the last bits.
     const ROUND: f32 = 12_582_912.0;
-    let halvings = (x * std::f32::consts::LOG2_E).min(120.0);
+    let halvings = (x * std::f32::consts::LOG2_E).fast_min(f32x4::splat(120.0));
     let rounded = halvings + ROUND;
-    let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+    let whole = rounded.to_bits() - ROUND.to_bits();
     let part = (halvings - (rounded - ROUND)) * std::f32::consts::LN_2;
     // The series of e^−part, for a part of at most half of ln 2 either way.
-    let rest = 1.0 / 24.0 - part * (1.0 / 120.0 - part / 720.0);
+    let rest = 1.0 / 24.0 - part * (1.0 / 120.0 - part * (1.0 / 720.0));
     let series = 1.0 - part * (1.0 - part * (0.5 - part * (1.0 / 6.0 - part * rest)));
-    series * f32::from_bits(127_u32.wrapping_sub(whole) << 23)
+    series * f32x4::from_bits((u32x4::splat(127) - whole) << 23)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::decay;
+    use super::*;
 
     #[test]
     fn decay_is_the_exponential() {
+        let decay = |x: f32| decay(f32x4::splat(x)).to_array()[0];
         for step in 0..100_000 {
             let x = step as f32 / 500.0;
             let exact = (-f64::from(x)).exp();

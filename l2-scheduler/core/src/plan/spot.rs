@@ -3,7 +3,6 @@
 use crate::Timestamp;
 use crate::cost::{Offer, StepModel, attention_area};
 use crate::plan::GATE;
-use crate::plan::price::Clock;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
@@ -33,6 +32,8 @@ pub(crate) struct Spot {
     pub(crate) prefilling: f64,
     /// When the engine began with the first of them, and how many seconds that one takes.
     pub(crate) front: (Timestamp, f64),
+    /// Uncached tokens of that one, and their attention area.
+    pub(crate) front_work: (f64, f64),
     /// Own requests in flight, planned ones too.
     pub(crate) in_flight: u32,
     /// Requests of others.
@@ -59,8 +60,20 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
+    /// What was learned of its class of engines reaches it.
+    pub(crate) fn relearn(&mut self, model: StepModel) {
+        self.model = model;
+        self.over = model.over(self.decoding, self.context);
+        self.step_s = model.decode_step(self.over) * self.pace;
+        let (tokens, area) = self.front_work;
+        self.front.1 = model.prefill(tokens, area, self.over) * self.pace;
+        let full = model.batch;
+        self.full_step_s = model.prefill(full, full * full / 2.0, self.over) * self.pace;
+        self.settle();
+    }
+
     /// Brings what follows from the load up to date.
-    pub(crate) fn settle(&mut self) {
+    fn settle(&mut self) {
         self.backlog_s = self
             .model
             .prefill(self.pending_tokens, self.pending_area, self.over)
@@ -71,7 +84,9 @@ impl Spot {
     /// Brings what follows from the time up to date.
     pub(crate) fn advance(&mut self, now: Timestamp) {
         self.now = now;
-        self.queue_s = queue_s(now, self.backlog_s, self.front);
+        let (began, front_s) = self.front;
+        let done_s = now.seconds_since(began).min(front_s);
+        self.queue_s = (self.backlog_s - done_s).max(0.0);
         self.steps_left = if self.backlog_s > 0.0 {
             self.model.steps(self.pending_tokens) * self.queue_s / self.backlog_s
         } else {
@@ -125,11 +140,11 @@ impl Spot {
         self.kv_used / self.kv_capacity
     }
 
-    /// How full it is but for its backlog, 0 to 1: memory, places, and requests that wait inside.
-    pub(crate) fn fullness(&self) -> f64 {
+    /// How full it is with `kv_use` but for its backlog, 0 to 1: memory, places, and requests that wait inside.
+    pub(crate) fn fullness(&self, kv_use: f64) -> f64 {
         let waiting = self.prefilling / f64::from(self.depth.max(1));
         let places = f64::from(self.in_flight) / f64::from(self.places.max(1));
-        self.kv_use().max(waiting).max(places).min(1.0)
+        kv_use.max(waiting).max(places).min(1.0)
     }
 
     /// Backlog that leaves no gate open, in seconds.
@@ -139,11 +154,13 @@ impl Spot {
 
     /// How full it is, 0 to 1.
     pub(crate) fn saturation(&self) -> f64 {
-        Clock::of(self).saturation(self.queue_s)
+        let backlog = self.queue_s / self.full_backlog_s();
+        self.fullness(self.kv_use()).max(backlog).min(1.0)
     }
-}
 
-/// Seconds until a new prefill would start behind `backlog_s`, of which the front began at `front.0` and takes `front.1`.
-pub(crate) fn queue_s(now: Timestamp, backlog_s: f64, front: (Timestamp, f64)) -> f64 {
-    (backlog_s - now.seconds_since(front.0).min(front.1)).max(0.0)
+    /// Seconds to prefill so many tokens here.
+    pub(crate) fn prefill_s(&self, uncached: u32, cached: u32) -> f64 {
+        let area = attention_area(uncached, cached);
+        self.model.prefill(f64::from(uncached), area, self.over) * self.pace
+    }
 }

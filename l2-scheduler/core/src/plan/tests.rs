@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cost::{StepModel, attention_area, cost};
+use crate::filters::Eligible;
 use crate::policy::SLIGHT;
 use crate::residency::hash_bytes;
 use crate::{BookingId, Timestamp};
@@ -45,7 +46,6 @@ fn place() -> impl Strategy<Value = (Spot, Vec<Stream>, u32)> {
                 let (pending, since, kv_used, handicap_s) = load;
                 let (rate, batch) = MODELS[class];
                 let model = StepModel::from_prefill_rate(rate, batch);
-                let over = model.over(streams.len() as f64, context as f64);
                 let pending = if prefilling > 0 { pending as f64 } else { 0.0 };
                 let mut spot = Spot {
                     index: 0,
@@ -58,15 +58,13 @@ fn place() -> impl Strategy<Value = (Spot, Vec<Stream>, u32)> {
                     pace,
                     decoding: streams.len() as f64,
                     context: context as f64,
-                    over,
-                    step_s: model.decode_step(over) * pace,
+                    over: 0.0,
+                    step_s: 0.0,
                     pending_tokens: pending,
                     pending_area: pending * pending / 2.0,
                     prefilling: f64::from(prefilling),
-                    front: (
-                        NOW.before(std::time::Duration::from_secs_f64(since)),
-                        since / 2.0,
-                    ),
+                    front: (NOW.before(std::time::Duration::from_secs_f64(since)), 0.0),
+                    front_work: (pending / 2.0, pending * pending / 8.0),
                     in_flight: 0,
                     others: 0,
                     places: 10,
@@ -79,10 +77,10 @@ fn place() -> impl Strategy<Value = (Spot, Vec<Stream>, u32)> {
                     backlog_s: 0.0,
                     queue_s: 0.0,
                     steps_left: 0.0,
-                    full_step_s: model.prefill(model.batch, model.batch * model.batch / 2.0, over),
+                    full_step_s: 0.0,
                     is_reserved: false,
                 };
-                spot.settle();
+                spot.relearn(model);
                 (spot, streams, rest.0)
             },
         )
@@ -200,11 +198,6 @@ fn reference(case: &Case) -> Vec<(f64, f64)> {
 
 fn board(case: &Case) -> Board {
     let mut board = Board::default();
-    board.set_models(
-        MODELS
-            .iter()
-            .map(|(rate, batch)| StepModel::from_prefill_rate(*rate, *batch)),
-    );
     for (spot, ..) in &case.places {
         board.push(spot.clone());
     }
@@ -221,7 +214,8 @@ proptest! {
     fn a_proposal_is_what_weighing_everything_would_propose(case in case()) {
         let expected = reference(&case);
         let mut board = board(&case);
-        let eligible: Vec<u32> = (0..case.places.len() as u32).collect();
+        let mut eligible = Eligible::default();
+        eligible.fill(0..case.places.len() as u32);
         let streams = |index: u32| &*case.places[index as usize].1;
         let proposal = board.propose(&case.ask, &eligible, streams, case.spread);
         let proposal = proposal.expect("there are places");
@@ -246,18 +240,19 @@ proptest! {
         let is_equal = |index: &u32| {
             expected[*index as usize].1 <= limit - 1e-4 * (1.0 + limit.abs())
         };
-        let equals: Vec<u32> = eligible.iter().copied().filter(is_equal).collect();
+        let equals: Vec<u32> = eligible.indices().iter().copied().filter(is_equal).collect();
         if equals.len() <= 8 {
             let first = equals.iter().map(|index| rank(*index)).min();
             prop_assert!(first.is_none_or(|first| rank(proposal.best) <= first));
         }
-        prop_assert_eq!(board.ranking(&eligible, proposal.best)[0], proposal.best);
+        prop_assert_eq!(board.ranking(proposal.best)[0], proposal.best);
     }
 
     #[test]
     fn what_one_request_was_told_of_does_not_count_for_the_next(case in case()) {
         let mut used = board(&case);
-        let eligible: Vec<u32> = (0..case.places.len() as u32).collect();
+        let mut eligible = Eligible::default();
+        eligible.fill(0..case.places.len() as u32);
         let streams = |index: u32| &*case.places[index as usize].1;
         used.propose(&case.ask, &eligible, streams, case.spread);
         used.take(std::iter::empty());
@@ -266,7 +261,7 @@ proptest! {
         for board in [&mut used, &mut fresh] {
             board.propose(&case.ask, &eligible, streams, case.spread);
         }
-        for index in eligible {
+        for index in eligible.indices().iter().copied() {
             prop_assert_eq!(used.cost(index).to_bits(), fresh.cost(index).to_bits());
             prop_assert_eq!(used.misses(index), fresh.misses(index));
         }

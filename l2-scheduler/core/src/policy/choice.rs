@@ -5,7 +5,7 @@ use crate::policy::{Row, Slight};
 use crate::rng::Rng;
 
 /// Most candidates a record keeps.
-const RECORDED: usize = 16;
+pub(crate) const RECORDED: usize = 16;
 
 /// How close scores count as equal, and what then decides.
 #[derive(Clone, Copy, Debug)]

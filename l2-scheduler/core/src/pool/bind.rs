@@ -21,10 +21,11 @@ impl Pool {
             Err(filter) => return self.without_endpoint(now, pick.place, filter),
         };
         let Scratch { filters, board, .. } = &mut *scratch;
-        let before = filters.eligible.len();
-        filters.eligible.retain(|index| !board.is_full(*index));
-        filtered.full = (before - filters.eligible.len()) as u32;
-        if filters.eligible.is_empty() {
+        let before = filters.eligible.indices().len();
+        filters.retain(|index| !board.is_full(index));
+        let left = filters.eligible.indices().len();
+        filtered.full = (before - left) as u32;
+        if left == 0 {
             return Step::Waits;
         }
         self.look_up(now, pick.place);
@@ -92,7 +93,7 @@ impl Pool {
         } = scratch;
         board.take(self.holdings(waiting));
         rows.clear();
-        rows.extend(filters.eligible.iter().map(|index| {
+        rows.extend(filters.eligible.indices().iter().map(|index| {
             let cached = board.cached(*index);
             let prefill_s = board.prefill_s(*index, prompt);
             let spot = board.spot(*index);

@@ -76,7 +76,7 @@ impl Pool {
     /// is considered, and a few others by chance: the same ones for a request until news are due again.
     fn keep_holders(&self, now: Timestamp, request: Place, scratch: &mut Scratch) {
         let Scratch { filters, board, .. } = scratch;
-        let eligible = &mut filters.eligible;
+        let eligible = filters.eligible.indices();
         let cached = |index: &u32| board.cached(*index);
         let best = eligible.iter().map(cached).max().unwrap_or(0);
         let holds =
@@ -90,7 +90,7 @@ impl Pool {
         let mut lots: Vec<u64> = strangers.map(lot).collect();
         lots.sort_unstable();
         lots.truncate(STRANGERS);
-        eligible.retain(|index| holds(index) || lots.binary_search(&lot(index)).is_ok());
+        filters.retain(|index| holds(&index) || lots.binary_search(&lot(&index)).is_ok());
     }
 
     fn judge(
@@ -230,7 +230,8 @@ impl Pool {
             }
         }
         let Scratch { filters, board, .. } = scratch;
-        let eligible = &filters.eligible;
+        let eligible = filters.eligible.indices();
+        let ranking = board.ranking(best);
         let contender = |index| Contender {
             index,
             cached: board.cached(index),
@@ -239,7 +240,6 @@ impl Pool {
             score: board.cost(index),
             misses: board.misses(index),
         };
-        let ranking = board.ranking(eligible, best);
         let full = eligible.iter().filter(|index| board.is_full(**index));
         let verdict = Verdict {
             ranking: ranking.into_iter().map(contender).collect(),

@@ -45,11 +45,9 @@ impl Pool {
     }
 
     fn apply_lessons(&mut self, now: Timestamp, scratch: &mut Scratch) {
-        let mut is_new = false;
         for (at, class) in self.classes.iter_mut().enumerate() {
             if class.apply_lessons(now, LESSONS_EVERY) {
-                is_new = true;
-                self.endpoints.note(|endpoint| endpoint.class == at);
+                scratch.board.relearn(at as u32, class.model);
             }
         }
         let (mean, applied) = (self.mean_uncached, self.mean_applied);
@@ -57,10 +55,6 @@ impl Pool {
             self.mean_applied = mean;
             self.endpoints
                 .note(|endpoint| endpoint.view.has_foreign_waiting());
-        }
-        if is_new {
-            let models = self.classes.iter().map(|class| class.model);
-            scratch.board.set_models(models);
         }
     }
 
@@ -73,13 +67,12 @@ impl Pool {
         let pace = endpoint.pace.factor();
         let decoding = f64::from(load.decoding() + others.running);
         let context = load.decoding_context() as f64 + others.context;
-        let over = model.over(decoding, context);
         let capacity = endpoint
             .view
             .capacity()
             .unwrap_or(self.config.residency.default_capacity_tokens);
         let sharing = endpoint.view.sharing(oldest);
-        let full_step_s = model.prefill(model.batch, model.batch * model.batch / 2.0, over) * pace;
+        let (front_since, front_work) = load.front();
         let mut spot = Spot {
             index,
             now,
@@ -91,12 +84,13 @@ impl Pool {
             pace,
             decoding,
             context,
-            over,
-            step_s: model.decode_step(over) * pace,
+            over: 0.0,
+            step_s: 0.0,
             pending_tokens: load.pending_tokens() as f64 + others.pending_tokens,
             pending_area: load.pending_double_area() as f64 / 2.0 + others.pending_area,
             prefilling: f64::from(load.prefilling() + others.waiting),
-            front: load.front(&model, over, pace),
+            front: (front_since, 0.0),
+            front_work,
             in_flight: load.count(),
             others: others.waiting + others.running,
             places: endpoint.room.places(),
@@ -109,10 +103,10 @@ impl Pool {
             backlog_s: 0.0,
             queue_s: 0.0,
             steps_left: 0.0,
-            full_step_s,
+            full_step_s: 0.0,
             is_reserved: false,
         };
-        spot.settle();
+        spot.relearn(model);
         spot
     }
 
