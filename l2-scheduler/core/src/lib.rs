@@ -21,11 +21,11 @@ mod window;
 pub use decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 pub use ids::{BookingId, EndpointId, RequestKey};
 pub use observation::Observation;
-pub use peers::{EndpointLoad, LoadVector, PeerId, SentPrompt};
+pub use peers::{EndpointLoad, Extent, LoadVector, PeerId, SentPrompt};
 pub use policy::{Policy, UnknownPolicy};
 pub use pool::{
     AttemptEnd, BandSnapshot, EndpointSnapshot, EndpointSpec, EndpointState, EngineConfig,
-    FlowSnapshot, HealthConfig, Input, Output, Pool, PoolConfig, PoolSnapshot, Queued,
+    FlowSnapshot, HealthConfig, Input, Output, PeersConfig, Pool, PoolConfig, PoolSnapshot, Queued,
     ResidencyConfig, Saturation, SaturationCause,
 };
 pub use request::{EmptiedBy, Refusal, RefusalKind, Request, Scope, Targets};

@@ -40,10 +40,24 @@ impl EndpointLoad {
     }
 }
 
-/// The load one scheduler has on every endpoint where it has any.
+/// What a vector says of endpoints it does not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// There is no load on them.
+    #[default]
+    Whole,
+    /// Nothing: what was said of them before still holds.
+    Changed,
+}
+
+/// The load one scheduler has on endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadVector {
-    /// One entry per endpoint with load.
+    /// Whether the endpoints are all that have any load.
+    #[serde(default)]
+    pub extent: Extent,
+    /// One entry per endpoint.
     pub endpoints: Vec<EndpointLoad>,
     /// Prompts it has sent since its last vector: each is told once.
     #[serde(default)]

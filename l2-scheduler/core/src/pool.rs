@@ -17,6 +17,7 @@ mod peers;
 mod snapshot;
 mod store;
 mod survey;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use governance_context::Band;
 use rustc_hash::FxHashMap;
 
-pub use config::{EngineConfig, HealthConfig, PoolConfig, ResidencyConfig};
+pub use config::{EngineConfig, HealthConfig, PeersConfig, PoolConfig, ResidencyConfig};
 pub use event::{AttemptEnd, EndpointSpec, Input, Output};
 pub use snapshot::{
     BandSnapshot, EndpointSnapshot, EndpointState, FlowSnapshot, PoolSnapshot, Queued, Saturation,
@@ -49,6 +50,7 @@ use crate::{BookingId, EndpointId, Timestamp};
 use dispatch::FIRST_MEAN_UNCACHED;
 use peers::Peers;
 use store::Unstored;
+use tell::Teller;
 use timers::{Timer, Timers};
 use turn::Scratch;
 
@@ -79,6 +81,7 @@ pub struct Pool {
     /// How long answers are.
     answers: Outputs,
     peers: Peers,
+    teller: Teller,
     /// The latest time the pool was told.
     now: Timestamp,
     /// Since when something has waited without a break.
@@ -146,7 +149,7 @@ impl Class {
 impl Pool {
     /// An empty pool. The same inputs with the same seed give the same outputs.
     pub fn new(config: PoolConfig, seed: u64) -> Self {
-        Self {
+        let mut pool = Self {
             residency: Residency::new(config.residency.max_bytes, seed),
             config,
             rng: Rng::new(seed),
@@ -163,7 +166,8 @@ impl Pool {
             mean_applied: FIRST_MEAN_UNCACHED,
             last_chosen: None,
             answers: Outputs::new(),
-            peers: Peers::default(),
+            peers: Peers::new(seed),
+            teller: Teller::default(),
             now: Timestamp::ZERO,
             busy_since: None,
             wants_plan: false,
@@ -179,7 +183,9 @@ impl Pool {
             is_draining: false,
             scratch: Scratch::default(),
             outputs: VecDeque::new(),
-        }
+        };
+        pool.begin_telling();
+        pool
     }
 
     /// Something happened at `now`.
@@ -238,6 +244,7 @@ impl Pool {
                 Timer::Room(id) => self.widen_room(now, id),
                 Timer::Probe(id) => self.probe(now, id),
                 Timer::Hang(id) => self.look_for_hang(now, id),
+                Timer::Tell => self.teller_is_due(),
             }
         }
     }
@@ -252,6 +259,6 @@ impl Pool {
         while self.outputs.is_empty() && (self.wants_plan || !self.newly.is_empty()) {
             self.turn(self.now);
         }
-        self.outputs.pop_front()
+        self.outputs.pop_front().or_else(|| self.tell(self.now))
     }
 }

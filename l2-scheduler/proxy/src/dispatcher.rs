@@ -10,7 +10,7 @@ use scheduler_core::{
     AttemptEnd, BookingId, EndpointId, Input, LoadVector, Output, Pool, PoolSnapshot, Queued,
     Request, RequestKey, Timestamp,
 };
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::flight::{Cut, Flight};
@@ -31,7 +31,11 @@ pub(crate) struct Dispatcher {
     /// The timer must be set earlier.
     rearm: Notify,
     probes: mpsc::Sender<EndpointId>,
+    vectors: broadcast::Sender<LoadVector>,
 }
+
+/// Load vectors that wait to be sent; when there are more, the oldest are left out.
+pub(crate) const MOST_VECTORS: usize = 8;
 
 struct State {
     pool: Pool,
@@ -48,6 +52,7 @@ struct Outbox {
     own: Option<Turn>,
     hung: Vec<Arc<Flight>>,
     probes: Vec<EndpointId>,
+    vector: Option<LoadVector>,
     rearm: bool,
 }
 
@@ -69,6 +74,7 @@ impl Dispatcher {
             next_key: AtomicU64::new(0),
             rearm: Notify::new(),
             probes,
+            vectors: broadcast::Sender::new(MOST_VECTORS),
         });
         (dispatcher, wanted)
     }
@@ -133,10 +139,9 @@ impl Dispatcher {
         self.lock().pool.line(now, most)
     }
 
-    /// What this scheduler has put on the endpoints.
-    pub(crate) fn load_vector(&self) -> LoadVector {
-        let now = self.now();
-        self.lock().pool.load_vector(now)
+    /// What other schedulers shall be told from here on.
+    pub(crate) fn vectors(&self) -> broadcast::Receiver<LoadVector> {
+        self.vectors.subscribe()
     }
 
     /// Tells the pool the time whenever it asked for it. Never returns.
@@ -279,6 +284,7 @@ impl Dispatcher {
                     outbox.hung.extend(state.flights.get(&booking).cloned());
                 }
                 Output::Probe { endpoint } => outbox.probes.push(endpoint),
+                Output::Tell(vector) => outbox.vector = Some(vector),
             }
         }
         let due = state.pool.poll_timeout();
@@ -304,6 +310,10 @@ impl Dispatcher {
                     ok: false,
                 });
             }
+        }
+        if let Some(vector) = outbox.vector {
+            // Before peers are met nobody listens.
+            let _ = self.vectors.send(vector);
         }
         if outbox.rearm {
             self.rearm.notify_one();

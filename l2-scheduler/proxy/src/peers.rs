@@ -1,7 +1,7 @@
-//! The other schedulers of the pool: every tenth of a second each tells the others what load it has put on the endpoints,
-//! and which prompts it has sent there.
+//! The other schedulers of the pool: each tells the others what load it has put on the endpoints, and which prompts it has
+//! sent there, whenever the pool says that it is time.
 //!
-//! Nothing waits for it: a vector that is not sent, not heard or not believed is counted, and the next one follows.
+//! Nothing waits for it: a vector that is not sent, not heard or not believed is counted, and the next whole one heals it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,14 +11,15 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use scheduler_core::{Input, LoadVector};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answer::{Code, Problem};
 use crate::body::Body;
 use crate::config::Config;
-use crate::dispatcher::Dispatcher;
+use crate::dispatcher::{Dispatcher, MOST_VECTORS};
 use crate::metrics::Metrics;
 use crate::trust::unix_ms;
 use crate::upstream::{ConnectionLimits, Outbound, Upstream};
@@ -51,7 +52,7 @@ pub(crate) struct Peers {
 }
 
 /// A signed vector, ready to be posted to everyone.
-type Said = Option<Arc<Outbound>>;
+type Said = Arc<Outbound>;
 
 impl Peers {
     pub(crate) fn new(
@@ -81,13 +82,12 @@ impl Peers {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
-        let (say, said) = watch::channel(Said::None);
-        let every = config.peers.interval;
+        let say = broadcast::Sender::new(MOST_VECTORS);
         let until_stop = |task| {
             tasks.spawn(stop.clone().run_until_cancelled_owned(task));
         };
         until_stop(crate::proxy::boxed(
-            Arc::clone(self).keep_saying(say, every),
+            Arc::clone(self).keep_saying(self.dispatcher.vectors(), say.clone()),
         ));
         for url in &config.peers.urls {
             let limits = ConnectionLimits {
@@ -97,34 +97,48 @@ impl Peers {
             };
             let peer = Upstream::new(url.clone(), limits);
             until_stop(crate::proxy::boxed(
-                Arc::clone(self).tell(peer, said.clone()),
+                Arc::clone(self).tell(peer, say.subscribe()),
             ));
         }
     }
 
-    /// Writes the vector once for everyone. Never returns.
-    async fn keep_saying(self: Arc<Self>, say: watch::Sender<Said>, every: Duration) {
-        loop {
-            tokio::time::sleep(every).await;
-            let vector = self.dispatcher.load_vector();
+    /// Writes every vector once for everyone.
+    async fn keep_saying(
+        self: Arc<Self>,
+        mut vectors: broadcast::Receiver<LoadVector>,
+        say: broadcast::Sender<Said>,
+    ) {
+        let mut written_ms = 0;
+        while let Some(vector) = self.next(&mut vectors).await {
             let body = serde_json::to_vec(&vector).expect("a vector is plain data");
-            let head = self.key.sign(&self.own, unix_ms(), &body);
+            // Of two that were written in one millisecond the second would not be believed.
+            written_ms = unix_ms().max(written_ms + 1);
+            let head = self.key.sign(&self.own, written_ms, &body);
             let outbound = Outbound {
                 method: Method::POST,
                 path: PATH,
                 headers: head.headers(),
                 body: Bytes::from(body),
             };
-            say.send_replace(Some(Arc::new(outbound)));
+            // Who has no peers says it to nobody.
+            let _ = say.send(Arc::new(outbound));
         }
     }
 
-    /// Posts every vector to one peer; those that come while one is under way are left out. Never returns.
-    async fn tell(self: Arc<Self>, peer: Arc<Upstream>, mut said: watch::Receiver<Said>) {
-        while said.changed().await.is_ok() {
-            let Some(outbound) = said.borrow_and_update().clone() else {
-                continue;
-            };
+    /// The next of what was sent; counts what was left out because more came than could be passed on.
+    async fn next<T: Clone>(&self, queue: &mut broadcast::Receiver<T>) -> Option<T> {
+        loop {
+            match queue.recv().await {
+                Ok(next) => return Some(next),
+                Err(RecvError::Lagged(count)) => self.metrics.flow.told_peer("left_out", count),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// Posts every vector to one peer, one after the other.
+    async fn tell(self: Arc<Self>, peer: Arc<Upstream>, mut said: broadcast::Receiver<Said>) {
+        while let Some(outbound) = self.next(&mut said).await {
             let exchange = async {
                 let answer = peer.exchange(&outbound).await.ok()?;
                 let taken = answer.head.status == StatusCode::NO_CONTENT;
@@ -137,7 +151,7 @@ impl Peers {
                 Ok(None) => "failed",
                 Err(_) => "late",
             };
-            self.metrics.flow.told_peer(result);
+            self.metrics.flow.told_peer(result, 1);
         }
     }
 

@@ -330,6 +330,7 @@ fn pool_config(config: &Config) -> PoolConfig {
     pool.engine.prefill_rate = config.profile.peak_prefill;
     pool.engine.batch_tokens = config.profile.batched_tokens;
     pool.residency.default_capacity_tokens = config.profile.kv_tokens;
+    pool.peers.every = (!config.peers.urls.is_empty()).then_some(config.peers.interval);
     pool.health.hang_floor = config.timeouts.hang_floor;
     pool
 }

@@ -53,6 +53,7 @@ impl Scenario {
             flow: self.flow.clone(),
             ..PoolConfig::default()
         };
+        config.peers.every = self.gossip.filter(|_| self.schedulers > 1);
         config.engine.prefill_rate = self.profile.peak_prefill_tokens_per_second();
         config.engine.batch_tokens = self.profile.max_batched_tokens;
         config.flow.other_bands.refuse = self.refuse;

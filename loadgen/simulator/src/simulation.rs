@@ -4,13 +4,14 @@ mod flight;
 mod scheduler;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use engine_model::{Config, Engine, Event, RequestId};
 use governance_context::FairnessId;
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, Input, Output, PeerId, Request, RequestKey, Timestamp,
+    AttemptEnd, BookingId, EndpointId, Input, LoadVector, Output, PeerId, Request, RequestKey,
+    Timestamp,
 };
 use workload::BLOCK_TOKENS;
 
@@ -25,6 +26,8 @@ use scheduler::Scheduler;
 const SCRAPE: u64 = 100_000_000;
 /// How often a scheduler hears of a stream's progress, as the proxy tells it.
 const PROGRESS: u64 = 50_000_000;
+/// How long what schedulers tell each other is under way.
+const WORD: u64 = 1_000_000;
 /// A run ends so long after the last arrival, whatever is left: time enough for any queue, and an end for a run in which
 /// nothing moves any more.
 const DRAIN: u64 = 86_400_000_000_000;
@@ -41,7 +44,7 @@ const NEVER: u64 = u64::MAX;
 enum Happening {
     StepEnds,
     Scrape,
-    Gossip,
+    Word,
     Arrival,
 }
 
@@ -54,6 +57,8 @@ struct Simulation<'a> {
     engines: Vec<Seat>,
     /// When the steps that are under way end, and whose they are.
     steps: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Vectors on their way: when they arrive, and who sent them.
+    words: VecDeque<(u64, usize, LoadVector)>,
     /// By place in the load.
     flights: Vec<Flight>,
     outcome: Outcome,
@@ -98,6 +103,7 @@ impl<'a> Simulation<'a> {
                 .collect(),
             engines: (0..scenario.engines).map(|_| seat()).collect(),
             steps: BinaryHeap::new(),
+            words: VecDeque::new(),
             flights: load
                 .entries
                 .iter()
@@ -147,12 +153,9 @@ impl<'a> Simulation<'a> {
             .schedulers
             .iter()
             .enumerate()
-            .flat_map(|(number, scheduler)| {
-                [
-                    (scheduler.next_scrape, Happening::Scrape, number),
-                    (scheduler.next_gossip, Happening::Gossip, number),
-                ]
-            });
+            .map(|(number, scheduler)| (scheduler.next_scrape, Happening::Scrape, number));
+        let word = self.words.front();
+        let word = word.map(|(at, teller, _)| (*at, Happening::Word, *teller));
         let arrival = self
             .load
             .entries
@@ -160,6 +163,7 @@ impl<'a> Simulation<'a> {
             .map(|entry| (entry.at, Happening::Arrival, self.next_arrival));
         rounds
             .chain(step)
+            .chain(word)
             .chain(arrival)
             .min()
             .expect("every scheduler has a next scrape")
@@ -176,7 +180,7 @@ impl<'a> Simulation<'a> {
         match happening {
             Happening::StepEnds => self.step_ends(whose),
             Happening::Scrape => self.scrape(whose),
-            Happening::Gossip => self.gossip(whose),
+            Happening::Word => self.word(),
             Happening::Arrival => {
                 self.next_arrival += 1;
                 self.arrive(whose, Vec::new());
@@ -230,6 +234,9 @@ impl<'a> Simulation<'a> {
                         self.schedulers[scheduler].pool.handle(now, proof);
                     }
                     Output::Abandon { booking } => self.abandon(scheduler, booking),
+                    Output::Tell(vector) => {
+                        self.words.push_back((self.now + WORD, scheduler, vector));
+                    }
                 }
             }
         }
@@ -415,12 +422,12 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// One scheduler tells all others what load it has put on the engines.
-    fn gossip(&mut self, scheduler: usize) {
+    /// What one scheduler said of its load comes to all others.
+    fn word(&mut self) {
+        let Some((_, scheduler, vector)) = self.words.pop_front() else {
+            return;
+        };
         let now = self.stamp();
-        let teller = &mut self.schedulers[scheduler];
-        teller.next_gossip += teller.gossip;
-        let vector = teller.pool.load_vector(now);
         let peer = PeerId(scheduler as u64);
         for (number, other) in self.schedulers.iter_mut().enumerate() {
             if number != scheduler {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Pool;
 use super::event::AttemptEnd;
+use super::tell::Prefill;
 use super::timers::Timer;
 use crate::endpoint::Presence;
 use crate::endpoint::booking::{Booking, Phase};
@@ -119,6 +120,9 @@ impl Pool {
     }
 
     fn leave_endpoint(&mut self, now: Timestamp, index: usize, booking: &Booking) {
+        if booking.phase == Phase::Prefill {
+            self.note_prefill(now, index, booking, Prefill::Ends);
+        }
         let moved = self.endpoints[index].load.remove(now, booking);
         if let Some(other) = moved.in_flight.and_then(|id| self.bookings.get_mut(&id)) {
             other.position = booking.position;
@@ -188,6 +192,7 @@ impl Pool {
         if booking.phase == Phase::Prefill {
             self.endpoints[index].load.start_decoding(now, booking);
             booking.calm = (now, booking.output);
+            self.note_prefill(now, index, booking, Prefill::Ends);
         }
         if booking.first_token_at.is_some() {
             booking.patience_s = self.patience_between_tokens(index);

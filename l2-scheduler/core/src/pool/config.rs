@@ -18,6 +18,15 @@ pub struct PoolConfig {
     pub residency: ResidencyConfig,
     /// Quarantine and hang detection.
     pub health: HealthConfig,
+    /// Other schedulers of the pool.
+    pub peers: PeersConfig,
+}
+
+/// What is told to other schedulers of the pool.
+#[derive(Clone, Debug, Default)]
+pub struct PeersConfig {
+    /// The whole load is told so often; what changes much is told sooner. `None`: nothing is told.
+    pub every: Option<Duration>,
 }
 
 /// What is assumed of an engine until it is known better.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::tell::Prefill;
 use super::timers::Timer;
 use super::turn::Scratch;
 use super::{Output, Pool};
@@ -176,7 +177,8 @@ impl Pool {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
         let blocks = std::mem::take(&mut waiting.request.blocks);
-        self.peers.sent(now, &self.endpoints[index].name, &blocks);
+        let name = self.endpoints[index].name.clone();
+        self.note_sent(now, &name, &blocks);
         self.unstored.push(holder, blocks);
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);
@@ -236,6 +238,7 @@ impl Pool {
                 .set(&mut booking.prefill_timer, Timer::Prefilled(id), presumed);
         }
         self.watch_for_hang(index, booking.overdue_at());
+        self.note_prefill(now, index, &booking, Prefill::Begins);
         self.assigned.add(now, target.prefill_s);
         self.mean_uncached += MEAN_STEP * (f64::from(target.uncached) - self.mean_uncached);
         self.bookings.insert(id, booking);

@@ -92,7 +92,8 @@ pub enum Input {
         /// Whether it works.
         ok: bool,
     },
-    /// Another scheduler of the pool says what load it has put on the endpoints. Newer vectors replace older ones.
+    /// Another scheduler of the pool says what load it has put on the endpoints. What it says replaces what it said of
+    /// the same endpoints before.
     PeerLoad {
         /// Which scheduler.
         peer: PeerId,
@@ -158,4 +159,7 @@ pub enum Output {
         /// Who.
         endpoint: EndpointId,
     },
+    /// Tell all other schedulers of the pool, which take it as [`Input::PeerLoad`]. Only with
+    /// [`PeersConfig::every`](crate::PeersConfig::every).
+    Tell(LoadVector),
 }

@@ -1,14 +1,14 @@
 //! Other schedulers of the same pool: what they have put on its endpoints.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::Pool;
 use crate::endpoint::view::Foreign;
 use crate::endpoint::{Endpoint, name_hash};
-use crate::peers::{MOST_TOLD, SLACK_EDGES, SentPrompt, VECTOR_LIFE};
+use crate::peers::{MOST_TOLD, SentPrompt, VECTOR_LIFE};
 use crate::residency::Block;
-use crate::{EndpointLoad, LoadVector, PeerId, Timestamp};
+use crate::rng::Rng;
+use crate::{EndpointLoad, Extent, LoadVector, PeerId, Timestamp};
 
 /// A scheduler that says nothing for so long is gone.
 const GONE_S: f64 = 10.0;
@@ -16,15 +16,17 @@ const GONE_S: f64 = 10.0;
 const MOST_PEERS: usize = 64;
 
 /// The latest vector of every other scheduler.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Peers {
+    /// Of its own, so that what others say changes no tie.
+    rng: Rng,
     heard: BTreeMap<PeerId, Timestamp>,
-    /// Sent since the last vector.
-    untold: Vec<SentPrompt>,
-    untold_blocks: usize,
+    /// As of which state of the fleet.
+    names: (u64, Names),
 }
 
 /// Which endpoint has which name, by the hash of the name.
+#[derive(Debug, Default)]
 struct Names(Vec<(u64, usize)>);
 
 impl Names {
@@ -50,31 +52,27 @@ pub(super) struct Others {
 }
 
 impl Peers {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            heard: BTreeMap::new(),
+            names: (0, Names::default()),
+        }
+    }
+
+    /// Uniform in 0..1.
+    pub(super) fn chance(&mut self) -> f64 {
+        self.rng.unit()
+    }
+
+    fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.1.index_of(name)
+    }
+
     /// Schedulers that are there.
     pub(super) fn count(&self, now: Timestamp) -> usize {
         let ages = self.heard.values().map(|at| now.seconds_since(*at));
         ages.filter(|seconds| *seconds < GONE_S).count()
-    }
-
-    /// A prompt went to `endpoint`; whoever there is will be told.
-    pub(super) fn sent(&mut self, now: Timestamp, endpoint: &Arc<str>, blocks: &[Block]) {
-        if self.silence(now).is_none() {
-            return;
-        }
-        let fits = blocks.len().min(MOST_TOLD - self.untold_blocks);
-        if fits > 0 {
-            let blocks = blocks[..fits].iter();
-            self.untold_blocks += fits;
-            self.untold.push(SentPrompt {
-                endpoint: endpoint.clone(),
-                blocks: blocks.map(|block| (block.hash, block.end_tokens)).collect(),
-            });
-        }
-    }
-
-    fn tell(&mut self) -> Vec<SentPrompt> {
-        self.untold_blocks = 0;
-        std::mem::take(&mut self.untold)
     }
 
     /// How old the newest word of any other scheduler is; nothing while there is none.
@@ -85,43 +83,6 @@ impl Peers {
 }
 
 impl Pool {
-    /// What this scheduler has put on the endpoints, for the others. The same vector is for all of them: what was sent is
-    /// told once.
-    pub fn load_vector(&mut self, now: Timestamp) -> LoadVector {
-        let endpoints = self
-            .endpoints
-            .iter()
-            .filter(|endpoint| endpoint.load.count() > 0)
-            .map(|endpoint| self.own_load(now, endpoint))
-            .collect();
-        LoadVector {
-            endpoints,
-            sent: self.peers.tell(),
-        }
-    }
-
-    fn own_load(&self, now: Timestamp, endpoint: &Endpoint) -> EndpointLoad {
-        let load = &endpoint.load;
-        let model = self.classes[endpoint.class].calibration.model();
-        let over = model.over(f64::from(load.decoding()), load.decoding_context() as f64);
-        let step_s = model.decode_step(over) * endpoint.pace.factor();
-        let mut slack = [0; 8];
-        for stream in load.streams() {
-            let seconds = stream.slack(now, step_s);
-            slack[SLACK_EDGES.partition_point(|edge| *edge < seconds)] += 1;
-        }
-        EndpointLoad {
-            endpoint: endpoint.name.clone(),
-            prefilling: load.prefilling(),
-            pending_tokens: load.pending_tokens(),
-            pending_double_area: load.pending_double_area(),
-            pending_context: load.pending_context(),
-            decoding: load.decoding(),
-            decoding_context: load.decoding_context(),
-            slack,
-        }
-    }
-
     pub(super) fn peer_load(&mut self, now: Timestamp, peer: PeerId, vector: LoadVector) {
         let heard = &mut self.peers.heard;
         heard.retain(|_, at| now.seconds_since(*at) < GONE_S);
@@ -130,18 +91,18 @@ impl Pool {
             return;
         }
         self.peers.heard.insert(peer, now);
-        let names = self.names();
-        self.follow_peer(&names, &vector.sent);
-        self.forget_vectors(now, peer);
+        self.name_endpoints();
+        self.follow_peer(&vector.sent);
+        if vector.extent == Extent::Whole {
+            self.forget_vectors(now, peer);
+        }
         for load in vector.endpoints {
-            let Some(index) = names.index_of(&load.endpoint) else {
+            let Some(index) = self.peers.index_of(&load.endpoint) else {
                 continue;
             };
-            let known = &self.endpoints[index].peers;
-            if known.iter().all(|(other, ..)| *other != peer) {
-                let entry = (peer, now, load.bounded());
-                self.endpoints[index].peers.push(entry);
-            }
+            let known = &mut self.endpoints[index].peers;
+            known.retain(|(other, at, _)| *other != peer && now.since(*at) < VECTOR_LIFE);
+            known.push((peer, now, load.bounded()));
         }
         self.plan_soon(now);
     }
@@ -158,18 +119,23 @@ impl Pool {
         }
     }
 
-    fn names(&self) -> Names {
+    /// Brings the names up to date.
+    fn name_endpoints(&mut self) {
+        let (version, names) = &mut self.peers.names;
+        if std::mem::replace(version, self.fleet_version) == self.fleet_version {
+            return;
+        }
         let hashes = self.endpoints.iter().map(|endpoint| endpoint.name_hash);
-        let mut names: Vec<_> = hashes.zip(0..).collect();
-        names.sort_unstable();
-        Names(names)
+        names.0.clear();
+        names.0.extend(hashes.zip(0..));
+        names.0.sort_unstable();
     }
 
     /// What others send is cached there for our requests too, and takes the place of what was.
-    fn follow_peer(&mut self, names: &Names, sent: &[SentPrompt]) {
+    fn follow_peer(&mut self, sent: &[SentPrompt]) {
         let mut left = MOST_TOLD;
         for prompt in sent {
-            let index = names.index_of(&prompt.endpoint);
+            let index = self.peers.index_of(&prompt.endpoint);
             let Some(holder) = index.and_then(|index| self.endpoints[index].holder) else {
                 continue;
             };

@@ -8,6 +8,7 @@ mod choice;
 mod commuting;
 mod flow;
 mod health;
+mod heard;
 mod held;
 mod instant;
 mod late;
@@ -19,6 +20,7 @@ mod properties;
 mod queue;
 mod residency;
 mod site;
+mod tell;
 mod told;
 
 use std::sync::Arc;
@@ -30,7 +32,8 @@ use super::*;
 use crate::flow::{FlowConfig, Limits};
 use crate::residency::{BlockHasher, Chunking, Seed};
 use crate::{
-    Decision, EmptiedBy, Observation, Policy, Refusal, RefusalKind, Request, RequestKey, Targets,
+    Decision, EmptiedBy, LoadVector, Observation, Policy, Refusal, RefusalKind, Request,
+    RequestKey, Targets,
 };
 
 /// A pool, its clock, and everything it asked for.
@@ -41,6 +44,7 @@ pub(super) struct Bench {
     pub(super) refused: Vec<(RequestKey, Refusal)>,
     pub(super) abandoned: Vec<BookingId>,
     pub(super) probes: Vec<EndpointId>,
+    pub(super) told: Vec<(Timestamp, LoadVector)>,
     next_key: u64,
 }
 
@@ -53,6 +57,7 @@ impl Bench {
             refused: Vec::new(),
             abandoned: Vec::new(),
             probes: Vec::new(),
+            told: Vec::new(),
             next_key: 0,
         }
     }
@@ -169,6 +174,7 @@ impl Bench {
                 Output::Refuse { request, refusal } => self.refused.push((request, refusal)),
                 Output::Abandon { booking } => self.abandoned.push(booking),
                 Output::Probe { endpoint } => self.probes.push(endpoint),
+                Output::Tell(vector) => self.told.push((self.now, vector)),
             }
         }
         self.pool.store();

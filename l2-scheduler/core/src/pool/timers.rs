@@ -26,6 +26,8 @@ pub(super) enum Timer {
     Probe(EndpointId),
     /// A look at an endpoint that may hang.
     Hang(EndpointId),
+    /// A load vector for the other schedulers.
+    Tell,
 }
 
 #[derive(Debug, Default)]

@@ -189,9 +189,11 @@ impl FlowMetrics {
         self.heard.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// A load vector was sent to one peer.
-    pub(crate) fn told_peer(&self, result: &'static str) {
-        self.told.get_or_create(&ResultLabel { result }).inc();
+    /// What became of so many load vectors for one peer.
+    pub(crate) fn told_peer(&self, result: &'static str, count: u64) {
+        self.told
+            .get_or_create(&ResultLabel { result })
+            .inc_by(count);
     }
 
     /// A wait for a turn ended without one.

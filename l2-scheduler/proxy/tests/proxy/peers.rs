@@ -9,6 +9,7 @@ use scheduler_proxy::{PeerKey, SchedulerProxy};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::front::Front;
 use crate::rig::{chat_request, context, frame, metric, proxy_with, read, until};
@@ -174,4 +175,60 @@ async fn a_scheduler_that_is_gone_delays_nobody() {
     let answer = crate::rig::ask(&proxy, 1, chat_request()).await;
     assert_eq!(answer.status, StatusCode::OK);
     crate::rig::assert_at_rest(&proxy);
+}
+
+#[tokio::test]
+async fn a_long_prompt_is_told_before_the_period_is_over_and_what_was_lost_is_told_again() {
+    // Takes every vector, and loses each that tells only what changed.
+    let other = Stub::start(|_, request| {
+        let vector: Value = serde_json::from_slice(request.body()).expect("a vector");
+        let status = if vector["extent"] == "changed" {
+            500
+        } else {
+            204
+        };
+        Reply::Whole(status, "text/plain", Bytes::new())
+    })
+    .await;
+    let engine = Stub::start(|_, _| Reply::Never).await;
+    let url = format!("http://{}", other.address);
+    let settings = json!({"peers": {"urls": [url], "key_file": "peers.key", "interval_ms": 400}});
+    let proxy = proxy_with(&[&engine], settings);
+    let front = Front::start(proxy.clone()).await;
+    proxy.meet_peers(PeerKey::parse(SECRET).expect("long enough"));
+    // It speaks before its time only if somebody is there.
+    let greeting = json!({"endpoints": []}).to_string();
+    let heard = front
+        .ask(post(SECRET, "r", now_ms(), greeting.as_bytes()))
+        .await;
+    assert_eq!(heard.status, StatusCode::NO_CONTENT);
+    // Tokens that prefill, by every vector of a kind that tells of any.
+    let told = |extent: &str| {
+        let vectors = (0..other.count()).filter_map(|index| {
+            let request = other.request(index);
+            let vector: Value = serde_json::from_slice(request.body()).expect("a vector");
+            let tokens = vector["endpoints"][0]["pending_tokens"].as_u64()?;
+            (vector["extent"] == extent).then_some(tokens)
+        });
+        vectors.max().unwrap_or(0)
+    };
+    let mut calls = JoinSet::new();
+    // What comes right before the whole is told with it.
+    while told("changed") == 0 {
+        let before = told("whole");
+        let n = calls.len() as u64 + 1;
+        assert!(n < 20, "never before its time");
+        let content = format!("{n} ").repeat(20_000);
+        let body = json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": content}]});
+        let request = crate::rig::post("/v1/chat/completions", body.to_string());
+        let proxy = proxy.clone();
+        calls.spawn(async move { proxy.call(context(n), request).await });
+        until("it is told", || told("changed").max(told("whole")) > before).await;
+    }
+    until("it is told with the rest", || {
+        told("whole") == told("changed")
+    })
+    .await;
+    assert!(metric(&proxy, &["vectors_told_total", "\"failed\""]) >= 1);
+    assert!(metric(&proxy, &["vectors_told_total", "\"taken\""]) >= 1);
 }

@@ -4,17 +4,12 @@ use engine_model::Gauges;
 use scheduler_core::{EndpointId, EndpointSpec, Input, Observation, Pool, PoolConfig, Timestamp};
 use workload::BLOCK_TOKENS;
 
-use super::{NEVER, SCRAPE};
-use crate::load::nanoseconds;
+use super::SCRAPE;
 use crate::scenario::Scenario;
 
 pub(super) struct Scheduler {
     pub(super) pool: Pool,
     pub(super) next_scrape: u64,
-    /// `NEVER` where it is alone or keeps to itself.
-    pub(super) next_gossip: u64,
-    /// How often it tells its load.
-    pub(super) gossip: u64,
 }
 
 impl Scheduler {
@@ -33,17 +28,9 @@ impl Scheduler {
         }
         // Nobody's rounds fall on those of others.
         let share = |period| period * u64::from(number) / u64::from(scenario.schedulers.max(1));
-        let gossip = scenario.gossip.filter(|_| scenario.schedulers > 1);
-        let gossip = gossip.map_or(NEVER, |period| nanoseconds(period).max(1));
         Self {
             pool,
             next_scrape: share(SCRAPE),
-            next_gossip: if gossip == NEVER {
-                NEVER
-            } else {
-                share(gossip)
-            },
-            gossip,
         }
     }
 

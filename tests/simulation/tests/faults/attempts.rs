@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use engine_model::Event;
 use governance_context::Work;
-use scheduler_core::{AttemptEnd, BookingId, EndpointId, Input, Output, RefusalKind};
+use scheduler_core::{
+    AttemptEnd, BookingId, EndpointId, Input, LoadVector, Output, PeerId, RefusalKind,
+};
 
 use crate::client::{Client, Place};
 use crate::ending::End;
@@ -39,12 +41,24 @@ impl World {
                 let ok = matches!(mood, Mood::Well | Mood::Slow(_));
                 self.feed(scheduler, Input::Probed { endpoint, ok });
             }
+            Output::Tell(vector) => self.told(scheduler, &vector),
             Output::Abandon { booking } => {
                 let of = |index: &usize| self.clients[*index].is_attempt(scheduler, booking);
                 let index = self.open.iter().copied().find(of);
                 let index = index.expect("only what runs is abandoned");
                 self.tally.abandoned += 1;
                 self.fail(index, AttemptEnd::Failed, Work::Prefill);
+            }
+        }
+    }
+
+    /// All others hear it, unless it is lost.
+    fn told(&mut self, teller: usize, vector: &LoadVector) {
+        for at in 0..self.schedulers.len() {
+            let is_lost = self.schedulers[teller].is_mute || self.chance.one_in(8);
+            if at != teller && !is_lost {
+                let (peer, vector) = (PeerId(teller as u64), vector.clone());
+                self.feed(at, Input::PeerLoad { peer, vector });
             }
         }
     }

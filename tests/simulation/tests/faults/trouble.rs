@@ -8,7 +8,7 @@ use scheduler_core::flow::{
     Aging, BandConfig, FairOrder, FlowConfig, Limits, OverQuota, Quota, QuotaRate, Refuse,
     Starvation,
 };
-use scheduler_core::{AttemptEnd, EndpointId, Input, PeerId, RequestKey, Timestamp};
+use scheduler_core::{AttemptEnd, EndpointId, Input, RequestKey, Timestamp};
 
 use crate::chance::Chance;
 use crate::check::Limit;
@@ -127,7 +127,10 @@ impl World {
                 let at = self.any_scheduler();
                 self.schedulers[at].is_blind = !self.schedulers[at].is_blind;
             }
-            94..=96 => self.gossip(),
+            94..=96 => {
+                let at = self.any_scheduler();
+                self.schedulers[at].is_mute = !self.schedulers[at].is_mute;
+            }
             97 => self.jump(),
             98 => self.kill_scheduler(),
             99 => self.say_nonsense(id),
@@ -297,19 +300,6 @@ impl World {
         scheduler.limit = Limit::lowered(&flow, snapshot.queue_length, snapshot.queue_bytes);
         scheduler.flow = flow.clone();
         self.feed(at, Input::Reconfigure(Box::new(flow)));
-    }
-
-    fn gossip(&mut self) {
-        let teller = self.any_scheduler();
-        let vector = self.schedulers[teller]
-            .pool
-            .load_vector(Timestamp(self.now));
-        for at in 0..self.schedulers.len() {
-            if at != teller {
-                let (peer, vector) = (PeerId(teller as u64), vector.clone());
-                self.feed(at, Input::PeerLoad { peer, vector });
-            }
-        }
     }
 
     /// A clock goes back, which counts for nothing, or stops for a while.

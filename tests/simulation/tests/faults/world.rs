@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use engine_model::{Config, Engine, Profile};
 use governance_context::AttemptId;
@@ -121,6 +122,8 @@ pub(crate) struct Scheduler {
     pub(crate) limit: Limit,
     next_scrape: u64,
     pub(crate) is_blind: bool,
+    /// Nothing it says of its load is heard.
+    pub(crate) is_mute: bool,
     /// Something has just made it look at all that waits. (After other news it looks a little later.)
     pub(crate) has_looked: bool,
 }
@@ -203,6 +206,7 @@ impl World {
             ..PoolConfig::default()
         };
         config.engine.depth = DEPTH;
+        config.peers.every = Some(Duration::from_millis(100));
         config.residency.max_bytes = INDEX;
         let mut pool = Pool::new(config, self.chance.next());
         let now = Timestamp(self.now);
@@ -220,6 +224,7 @@ impl World {
             flow,
             next_scrape: self.now + self.chance.below(SCRAPE),
             is_blind: false,
+            is_mute: self.chance.one_in(2),
             has_looked: false,
         }
     }

@@ -70,7 +70,7 @@ fn absurd_numbers_of_peers_and_engines_are_bounded() {
                 peer: PeerId(peer),
                 vector: LoadVector {
                     endpoints: vec![lie.clone()],
-                    sent: Vec::new(),
+                    ..LoadVector::default()
                 },
             });
         }

@@ -285,7 +285,7 @@ fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_sai
             peer: PeerId(peer),
             vector: LoadVector {
                 endpoints,
-                sent: Vec::new(),
+                ..LoadVector::default()
             },
         });
     };
@@ -309,7 +309,7 @@ fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_sai
     }
     assert_eq!(bench.pool.snapshot(bench.now).peers, 64);
     assert_eq!(
-        bench.pool.load_vector(bench.now).endpoints.len(),
+        bench.pool.whole_load(bench.now).endpoints.len(),
         1,
         "our own"
     );
@@ -324,20 +324,22 @@ fn what_others_say_of_an_endpoint_counts_for_a_moment_and_replaces_what_they_sai
 #[test]
 fn what_a_scheduler_sends_is_found_by_the_others_where_it_went() {
     let [mut one, mut other] = [(); 2].map(|()| {
-        let mut bench = Bench::with_endpoints(8, PoolConfig::default());
+        let mut config = PoolConfig::default();
+        config.peers.every = Some(seconds(0.1));
+        let mut bench = Bench::with_endpoints(8, config);
         let vector = LoadVector::default();
         let peer = PeerId(1);
         bench.feed(Input::PeerLoad { peer, vector });
         bench
     });
     one.ask(&tokens(1, 4_000));
-    let vector = one.pool.load_vector(one.now);
+    let vector = one.pool.whole_load(one.now);
     assert_eq!(vector.sent.len(), 1);
-    assert_eq!(one.pool.load_vector(one.now).sent, [], "told once");
+    assert_eq!(one.pool.whole_load(one.now).sent, [], "told once");
     // Its load is over by now, its prompt is still cached.
     let vector = LoadVector {
-        endpoints: Vec::new(),
         sent: vector.sent,
+        ..LoadVector::default()
     };
     let peer = PeerId(1);
     other.feed(Input::PeerLoad { peer, vector });
@@ -348,7 +350,7 @@ fn what_a_scheduler_sends_is_found_by_the_others_where_it_went() {
     for prompt in 2..20 {
         one.ask(&tokens(prompt, 24_000));
     }
-    let told = one.pool.load_vector(one.now).sent;
+    let told = one.pool.whole_load(one.now).sent;
     let blocks: usize = told.iter().map(|prompt| prompt.blocks.len()).sum();
     assert_eq!(blocks, 8192);
 }

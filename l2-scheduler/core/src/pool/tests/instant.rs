@@ -354,7 +354,7 @@ pub(super) fn peer_load(peer: u64, ids: &[u32], load: u32) -> Input {
         peer: PeerId(peer),
         vector: LoadVector {
             endpoints: ids.iter().map(load_of).collect(),
-            sent: Vec::new(),
+            ..LoadVector::default()
         },
     }
 }

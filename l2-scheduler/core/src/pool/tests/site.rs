@@ -97,7 +97,7 @@ pub(super) fn pool_of(config: PoolConfig, seed: u64, sites: &[Site], order: &[us
         peer: PeerId(1),
         vector: LoadVector {
             endpoints: sites.iter().enumerate().map(load).collect(),
-            sent: Vec::new(),
+            ..LoadVector::default()
         },
     });
     for (at, site) in sites.iter().enumerate() {

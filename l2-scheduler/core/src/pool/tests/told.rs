@@ -11,14 +11,15 @@ fn bench() -> Bench {
     let mut config = PoolConfig::default();
     config.residency.default_capacity_tokens = CAPACITY;
     config.residency.max_bytes = 1 << 20;
+    config.peers.every = Some(seconds(0.1));
     Bench::with_endpoints(2, config)
 }
 
 fn tell(bench: &mut Bench, endpoint: &str, blocks: Vec<(u64, u32)>) {
     let endpoint = named(endpoint);
     let vector = LoadVector {
-        endpoints: Vec::new(),
         sent: vec![SentPrompt { endpoint, blocks }],
+        ..LoadVector::default()
     };
     let peer = PeerId(1);
     bench.feed(Input::PeerLoad { peer, vector });
@@ -77,7 +78,7 @@ fn nobody_is_told_once_all_others_are_gone() {
         bench.ask(&tokens(family, 160));
         bench.complete(bench.last().1);
         let peers = bench.pool.snapshot(bench.now).peers;
-        (peers, bench.pool.load_vector(bench.now).sent.len())
+        (peers, bench.pool.whole_load(bench.now).sent.len())
     };
     assert_eq!(told(&mut bench, 1), (0, 0), "nobody was ever heard");
     tell(&mut bench, "engine-0", Vec::new());
@@ -106,8 +107,8 @@ fn what_waits_to_be_stored_is_not_found_on_the_engine_that_comes_after() {
             .collect(),
     };
     let vector = LoadVector {
-        endpoints: Vec::new(),
         sent: (0..4).map(prompt).collect(),
+        ..LoadVector::default()
     };
     let peer = PeerId(1);
     let now = bench.now;
