@@ -104,7 +104,7 @@ impl Pool {
             known.retain(|(other, at, _)| *other != peer && now.since(*at) < VECTOR_LIFE);
             known.push((peer, now, load.bounded()));
         }
-        self.plan_soon(now);
+        self.plan_apart(now);
     }
 
     /// What `peer` said before is over, and what anybody said too long ago.

@@ -21,6 +21,8 @@ use crate::{RefusalKind, Timestamp};
 const PERIOD: Duration = Duration::from_millis(50);
 /// After news that rarely lets anybody go.
 const SOON: Duration = Duration::from_millis(10);
+/// Schedulers that hear the same look within this time: several times what a vector is under way.
+const APART: Duration = Duration::from_millis(20);
 /// Requests of one model that are tried in one turn under policies that bind at arrival.
 const LOOK_AHEAD: usize = 64;
 /// Rounds of one turn at most; more follow at once, but not before the first outputs are out.
@@ -57,6 +59,15 @@ impl Pool {
     pub(super) fn plan_soon(&mut self, now: Timestamp) {
         if self.queue.len() > 0 {
             self.plan_by(now + SOON);
+        }
+    }
+
+    /// As [`Pool::plan_soon`], at a time that is this scheduler's own: all others hear of a free endpoint at once too, and
+    /// the first to send there should be heard by the rest before they look.
+    pub(super) fn plan_apart(&mut self, now: Timestamp) {
+        if self.queue.len() > 0 {
+            let apart = self.peers.chance() * APART.as_secs_f64();
+            self.plan_by((now + SOON / 2).after_seconds(apart));
         }
     }
 
