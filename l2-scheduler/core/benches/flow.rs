@@ -15,8 +15,8 @@ use std::time::Instant;
 use governance_context::{Band, FairnessId};
 use scheduler_core::flow::{BandConfig, FlowConfig, Limits, Refuse};
 use scheduler_core::{
-    AttemptEnd, BookingId, EndpointId, EndpointSpec, Input, Output, Pool, PoolConfig, Request,
-    RequestKey, Targets, Timestamp,
+    AttemptEnd, BookingId, EndpointId, EndpointLoad, EndpointSpec, Extent, Input, LoadVector,
+    Output, PeerId, Pool, PoolConfig, Request, RequestKey, Targets, Timestamp,
 };
 
 fn main() {
@@ -24,6 +24,8 @@ fn main() {
     turn(1000, 64, 16);
     turn(32, 64, 16);
     turn(8, 64, 16);
+    hear(1000, 15);
+    hear(8, 15);
 }
 
 /// A pool whose limits are no limits.
@@ -178,6 +180,67 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
     println!("{waiting} waiting, {endpoints} endpoints of {streams} streams");
     println!("  a turn after 50 ms of news      {}", Times::of(turns));
     println!("  a turn after one event          {}", Times::of(events));
+}
+
+/// What load vectors of `peers` other schedulers cost who hears them, before `endpoints`: all of the load, every hundred
+/// milliseconds, and between two of those news of one endpoint. A request waits meanwhile.
+fn hear(endpoints: u32, peers: u64) {
+    let mut pool = pool();
+    let mut now = Timestamp(1);
+    for id in 0..endpoints {
+        let mut spec = EndpointSpec::new(EndpointId(id), &format!("engine-{id}"));
+        spec.room = Some(1);
+        pool.handle(now, Input::EndpointUp(spec));
+    }
+    let flow = FairnessId::new("flow").expect("a short name");
+    for key in 0..=u64::from(endpoints) {
+        let request = request(key, flow.clone(), 100);
+        pool.handle(now, Input::Arrive(Box::new(request)));
+        while pool.poll_output().is_some() {}
+    }
+    assert_eq!(pool.snapshot(now).queue_length, 1);
+    let load = |id: u32| EndpointLoad {
+        endpoint: format!("engine-{id}").into(),
+        prefilling: 1,
+        pending_tokens: 1000,
+        pending_double_area: 1_000_000,
+        pending_context: 1000,
+        decoding: 4,
+        decoding_context: 8000,
+        slack: [0, 0, 1, 1, 1, 1, 0, 0],
+    };
+    let mut times: [Vec<f64>; 4] = Default::default();
+    for round in 0..2_000 * peers {
+        let (turn, peer) = (round / peers, PeerId(round % peers));
+        now.0 += 20_000_000 / peers;
+        let news = load((round * 7919 % u64::from(endpoints)) as u32);
+        let (extent, loads) = if turn % 5 == 0 {
+            (Extent::Whole, (0..endpoints).map(load).collect())
+        } else {
+            (Extent::Changed, vec![news])
+        };
+        let vector = LoadVector {
+            extent,
+            endpoints: loads,
+            ..LoadVector::default()
+        };
+        let kind = usize::from(extent == Extent::Changed);
+        let clock = Instant::now();
+        pool.handle(now, Input::PeerLoad { peer, vector });
+        times[kind].push(clock.elapsed().as_secs_f64());
+        if pool.poll_timeout().is_some_and(|at| at <= now) {
+            let clock = Instant::now();
+            pool.handle_timeout(now);
+            while pool.poll_output().is_some() {}
+            times[2 + kind].push(clock.elapsed().as_secs_f64());
+        }
+    }
+    let [whole, news, after_whole, after_news] = times.map(Times::of);
+    println!("vectors of {peers} other schedulers, {endpoints} endpoints, one waiting");
+    println!("  hear all of a load              {whole}");
+    println!("  hear news of one endpoint       {news}");
+    println!("  a turn among wholes             {after_whole}");
+    println!("  a turn among news               {after_news}");
 }
 
 fn request(key: u64, fairness: FairnessId, prompt_tokens: u64) -> Request {
