@@ -55,7 +55,7 @@ impl World {
     /// All others hear it, unless it is lost.
     fn told(&mut self, teller: usize, vector: &LoadVector) {
         for at in 0..self.schedulers.len() {
-            let is_lost = self.schedulers[teller].is_mute || self.chance.one_in(8);
+            let is_lost = self.schedulers[teller].is_mute || self.air.one_in(8);
             if at != teller && !is_lost {
                 let (peer, vector) = (PeerId(teller as u64), vector.clone());
                 self.feed(at, Input::PeerLoad { peer, vector });

@@ -40,7 +40,7 @@ const SEEDS: u64 = 20;
 /// Events of one seed before everything heals.
 const EVENTS: u32 = 4_500;
 /// The same where one kind of trouble is looked at.
-const SHORT: u32 = 2_500;
+const SHORT: u32 = 3_500;
 /// Second looks that may find somebody, of so many: what the last round did may have changed the prices of those it passed
 /// over. The next look is at most 50 ms away.
 const SECOND_FINDS: f64 = 0.002;

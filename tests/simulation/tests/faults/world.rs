@@ -131,6 +131,8 @@ pub(crate) struct Scheduler {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) chance: Chance,
+    /// Which words between schedulers are lost: of its own, since there are many of them.
+    pub(crate) air: Chance,
     pub(crate) schedulers: Vec<Scheduler>,
     pub(crate) seats: Vec<Seat>,
     pub(crate) clients: Vec<Client>,
@@ -189,6 +191,7 @@ impl World {
             digest: 0,
             next_trouble: 1_000_000_000,
             is_healing: false,
+            air: Chance(!seed),
             chance: Chance(chance.next()),
         };
         world.open_accounts();
@@ -224,7 +227,7 @@ impl World {
             flow,
             next_scrape: self.now + self.chance.below(SCRAPE),
             is_blind: false,
-            is_mute: self.chance.one_in(2),
+            is_mute: self.air.one_in(2),
             has_looked: false,
         }
     }

@@ -41,12 +41,12 @@ fn schedulers_that_tell_each_other_their_load_are_almost_as_good_as_one() {
         goodput
     };
     let one = goodput(1, None);
-    // The aim is to lose one point at most: 0.7 are lost by 4 on this load (three seeds), 1.3 by 16.
-    for (schedulers, most) in [(4, 1.2), (16, 2.0)] {
+    // Two or three in a thousand are lost, whatever the number of schedulers.
+    for schedulers in [4, 16] {
         let told = goodput(schedulers, Some(100));
         let untold = goodput(schedulers, None);
         let stale = goodput(schedulers, Some(5_000));
-        assert!(told >= one - most, "{schedulers}: {told} of {one}");
+        assert!(told >= one - 0.7, "{schedulers}: {told} of {one}");
         assert!(untold <= told - 3.0, "{schedulers}: {untold}");
         // What is old is aged and dropped.
         assert!(
