@@ -89,6 +89,26 @@ fn only_endpoints_that_are_named_are_measured_anew() {
     assert_eq!(changed(word(3, Extent::Whole, &[(50, 1)])), [50]);
 }
 
+#[test]
+fn who_hears_of_a_free_endpoint_looks_soon_but_not_when_all_others_do() {
+    let mut config = PoolConfig::default();
+    config.engine.room = 1;
+    let mut bench = Bench::with_endpoints(1, config);
+    bench.ask(&tokens(1, 500));
+    bench.ask(&tokens(2, 500));
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        bench.feed(word(1, Extent::Changed, &[(0, 1)]));
+        let next = bench.pool.poll_timeout().expect("somebody waits");
+        waits.push(next.since(bench.now));
+        bench.pass(next.since(bench.now));
+    }
+    let [soonest, latest] = [waits.iter().min(), waits.iter().max()].map(|wait| *wait.expect("20"));
+    assert!(soonest >= Duration::from_millis(5), "{soonest:?}");
+    assert!(latest <= Duration::from_millis(25), "{latest:?}");
+    assert!(latest >= soonest + Duration::from_millis(10), "{waits:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
