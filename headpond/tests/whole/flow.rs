@@ -193,7 +193,7 @@ async fn at_sighup_flow_control_follows_the_file_and_a_wrong_file_changes_nothin
         ),
         (
             written.replace("room: 1,", "room: 2,"),
-            "scheduling.room has changed",
+            "scheduling.room: has changed; restart",
             "queue_full",
         ),
         ("scheduling: [".to_owned(), "refused", "queue_full"),
