@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use governance_context::{RequestId, names};
@@ -13,6 +14,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use scheduler_proxy::SchedulerProxy;
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::listener;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of an admin answer.
@@ -20,6 +25,8 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
 type Answer<'a> = Pin<Box<dyn Future<Output = Response<Body>> + Send + 'a>>;
 
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Operators' answers are short.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Most records that one request lists.
 const MOST_RECORDS: usize = 1_000;
 
@@ -68,7 +75,13 @@ pub(crate) struct Surface {
 }
 
 impl Surface {
-    pub(crate) async fn handle(self, request: Request<Incoming>) -> Response<Body> {
+    /// Answers operators until `stop`.
+    pub(crate) async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+        let handle = move |request| self.clone().handle(request);
+        listener::serve(listener, handle, stop, LAST_ANSWERS).await;
+    }
+
+    async fn handle(self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
         if path == scheduler_proxy::peers::PATH
             && let Some(scheduler) = &self.scheduler

@@ -392,8 +392,8 @@ pub(crate) struct Why {
 
 #[derive(Subcommand)]
 pub(crate) enum Config {
-    /// Check a file, but not its secrets: exits with 0, or says what is wrong, where, and what is
-    /// allowed
+    /// Check a file as every command that uses it does: exits with 0, or says what is wrong, where,
+    /// and what is allowed. Files of keys that it names are read, the secrets of governance are not
     Check {
         /// The file
         file: PathBuf,

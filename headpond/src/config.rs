@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow, ensure};
 use governance_context::{FairnessId, KeyRing};
-use scheduler_proxy::config::Untrusted;
+use governance_proxy::RemoteScheduler;
+use scheduler_proxy::config::{Profile, Untrusted};
 use scheduler_proxy::{ANONYMOUS, ConfigError};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,8 @@ use crate::cli;
 
 mod parse;
 pub(crate) mod template;
+#[cfg(test)]
+mod tests;
 
 /// A configuration file is written by people; a larger one is a mistake.
 const LARGEST_FILE: u64 = 16 << 20;
@@ -97,13 +100,6 @@ impl File {
     }
 
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        // An empty document means: all defaults.
-        if text
-            .lines()
-            .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
-        {
-            return Ok(Self::default());
-        }
         parse::parse(text)
     }
 
@@ -111,16 +107,42 @@ impl File {
         serde_saphyr::to_string(self).context("a configuration is plain data")
     }
 
-    /// Checks both sections without starting anything.
+    /// Checks everything that is written without reading another file. Every command that uses the file begins with it.
     pub(crate) fn check(self) -> anyhow::Result<Checked> {
+        let is_of_governance_alone = self.scheduler_url.is_some()
+            && self.scheduling == scheduler_proxy::config::File::default();
+        if let Some(url) = &self.scheduler_url {
+            RemoteScheduler::check(url).context("scheduler_url")?;
+        }
         let governance = governance_proxy::config::Config::check(self.governance)?;
         let scheduling = scheduler_proxy::config::Config::check(self.scheduling)?;
         flows_of_tenants(&governance, &scheduling)?;
+        if !is_of_governance_alone {
+            one_pool(&governance, &scheduling)?;
+        }
         Ok(Checked {
             governance,
             scheduling,
             patience: self.ledger.patience()?,
         })
+    }
+}
+
+/// A file has one scheduler, so a model can be in no other pool than its. A file that leaves the scheduler to another one
+/// does not know it.
+fn one_pool(
+    governance: &governance_proxy::config::Config,
+    scheduling: &scheduler_proxy::config::Config,
+) -> Result<(), ConfigError> {
+    let ours = &scheduling.pool;
+    let mut models = governance.models.iter().enumerate();
+    match models.find(|(_, model)| model.pool != *ours) {
+        Some((index, model)) => Err(ConfigError {
+            path: format!("governance.models[{index}].pool"),
+            value: format!("{:?}", model.pool.as_str()),
+            allowed: format!("{:?}, which is scheduling.pool", ours.as_str()),
+        }),
+        None => Ok(()),
     }
 }
 
@@ -168,14 +190,77 @@ pub(crate) struct Checked {
     pub(crate) patience: Duration,
 }
 
+impl Checked {
+    /// Refuses a file that names nothing to serve: every command would start for nothing.
+    pub(crate) fn serves_something(&self) -> anyhow::Result<()> {
+        let is_empty =
+            self.governance.models.iter().next().is_none() && self.scheduling.endpoints.is_empty();
+        ensure!(
+            !is_empty,
+            "governance.models: none, and scheduling.endpoints: none; name the models that callers may ask for, or the engines to schedule (`headpond config show` prints an example)"
+        );
+        Ok(())
+    }
+
+    /// A setting that only describes real engines, or others that share them, in a file that differs from the default in
+    /// it.
+    pub(crate) fn of_real_engines(&self) -> Option<&'static str> {
+        let usual = scheduler_proxy::Config::default().profile;
+        let Profile {
+            peak_prefill,
+            kv_tokens,
+            batched_tokens: _,
+        } = self.scheduling.profile;
+        let given = [
+            (
+                peak_prefill.total_cmp(&usual.peak_prefill).is_ne(),
+                "profile.peak_prefill_tokens_per_s",
+            ),
+            (kv_tokens != usual.kv_tokens, "profile.kv_tokens"),
+            (!self.scheduling.peers.urls.is_empty(), "peers.urls"),
+        ];
+        given
+            .iter()
+            .find(|(given, _)| *given)
+            .map(|(_, field)| *field)
+    }
+
+    /// What is valid and most likely not meant.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.governance.warnings();
+        if self.scheduling.endpoints.is_empty()
+            && let Some(field) = self.of_real_engines()
+        {
+            warnings.push(format!(
+                "scheduling.endpoints: none, and scheduling.{field} is about real engines; name them here, or with --endpoint for `headpond up`, which does not start without"
+            ));
+        }
+        warnings
+    }
+
+    /// Says so in the log.
+    pub(crate) fn warn(&self) {
+        for warning in self.warnings() {
+            tracing::warn!("{warning}");
+        }
+    }
+}
+
 /// Reads the keys of the context between the layers.
 pub(crate) fn context_keys(path: Option<&Path>) -> anyhow::Result<KeyRing> {
     let path = path.context(
         "context_keys: missing; name a file with the keys that sign the context between `govern` and `schedule` (see docs/configuration.md)",
     )?;
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("context_keys: cannot read {}", path.display()))?;
-    KeyRing::parse(&text).with_context(|| format!("context_keys: in {}", path.display()))
+    let text = named_file(path, "context_keys")?;
+    KeyRing::parse(&text).context("context_keys: the file it names is not a file of keys")
+}
+
+/// Reads a file that a field names. The path is not repeated: whoever wrote the secret in its place does not want to read
+/// it in a log.
+fn named_file(path: &Path, field: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        anyhow!("{field}: cannot read the file it names ({error}); write a path that this process can read")
+    })
 }
 
 /// Reads the key that all schedulers of the pool share, if there is one.
@@ -185,11 +270,10 @@ pub(crate) fn peer_key(
     let Some(path) = &scheduling.peers.key_file else {
         return Ok(None);
     };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("scheduling.peers.key_file: cannot read {}", path.display()))?;
-    scheduler_proxy::PeerKey::parse(&text)
+    let field = "scheduling.peers.key_file";
+    scheduler_proxy::PeerKey::parse(&named_file(path, field)?)
         .map(Some)
-        .with_context(|| format!("scheduling.peers.key_file: in {}", path.display()))
+        .with_context(|| format!("{field}: the file it names is not a key"))
 }
 
 /// An address that was not given.
@@ -208,9 +292,11 @@ pub(crate) fn address(
 pub(crate) fn run(command: cli::Config) -> anyhow::Result<ExitCode> {
     match command {
         cli::Config::Check { file } => {
-            File::read(&file)?
-                .check()
-                .with_context(|| format!("in {}", file.display()))?;
+            let written = File::read(&file)?;
+            let warnings = whole(written).with_context(|| format!("in {}", file.display()))?;
+            for warning in warnings {
+                eprintln!("warning: {warning}");
+            }
             println!("{} is valid", file.display());
         }
         cli::Config::Show { file: Some(file) } => {
@@ -226,28 +312,15 @@ pub(crate) fn run(command: cli::Config) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quota_for_nobody_is_refused_where_the_tenants_are_known() {
-        let tenants = "governance: { tenants: [{ name: acme }, { name: globex }] }\n";
-        let flows = |name: &str| {
-            format!("scheduling: {{ quota: {{ flows: {{ {name}: {{ wtu_per_s: 5 }} }} }} }}")
-        };
-        let check = |text: String| {
-            let checked = File::parse(&text).expect("a configuration").check();
-            checked.map_or_else(|error| error.to_string(), |_| "good".to_owned())
-        };
-        assert_eq!(check(flows("nobody")), "good", "a scheduler alone");
-        assert_eq!(check(format!("{tenants}{}", flows("globex"))), "good");
-        let strangers = flows("anonymous").replace("{ quota", "{ untrusted: lowest, quota");
-        assert_eq!(check(format!("{tenants}{strangers}")), "good");
-        assert_ne!(check(format!("{tenants}{}", flows("anonymous"))), "good");
-        assert_eq!(
-            check(format!("{tenants}{}", flows("nobody"))),
-            "scheduling.quota.flows.nobody: \"nobody\" is not allowed; use a tenant of governance.tenants: acme, globex"
-        );
+/// Checks a file as all commands together do: what stands in it, and the files of keys it names. The secrets of
+/// governance are left alone, since they are often elsewhere.
+fn whole(file: File) -> anyhow::Result<Vec<String>> {
+    let keys = file.context_keys.clone();
+    let checked = file.check()?;
+    checked.serves_something()?;
+    if keys.is_some() {
+        context_keys(keys.as_deref())?;
     }
+    peer_key(&checked.scheduling)?;
+    Ok(checked.warnings())
 }

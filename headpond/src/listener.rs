@@ -23,10 +23,21 @@ const HEADER_PATIENCE: Duration = Duration::from_secs(75);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Binds an address, or says what to do about it.
-pub(crate) async fn bind(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
+async fn bind(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for {what}; is it in use? Port 0 takes any free one")
     })
+}
+
+/// Where clients and where operators connect.
+pub(crate) async fn both(
+    clients: SocketAddr,
+    operators: SocketAddr,
+) -> anyhow::Result<(TcpListener, TcpListener)> {
+    Ok((
+        bind(clients, "clients").await?,
+        bind(operators, "operators").await?,
+    ))
 }
 
 /// Serves until `stop`, then lets open exchanges finish for at most `limit`.

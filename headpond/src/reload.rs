@@ -69,7 +69,7 @@ impl Reload {
         let file = File::read(&self.path)?;
         let checked = file.clone().check()?;
         if let Some(at) = difference(&fixed(&self.running), &fixed(&file)) {
-            bail!("{at} has changed, which takes a restart; only flow control changes at once");
+            bail!("{at}: has changed; restart for it, since only flow control changes at once");
         }
         if difference(&plain(&self.running), &plain(&file)).is_none() {
             return Ok(false);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use governance_proxy::Governance;
-use governance_proxy::config::{KeyConfig, SecretSource};
+use governance_proxy::config::SecretSource;
 use ledger_store::SqliteLedger;
 use loadgen::engine::SimEngine;
 use scheduler_proxy::SchedulerProxy;
@@ -22,16 +22,20 @@ use crate::data::DataDir;
 use crate::descriptors;
 use crate::in_process::InProcess;
 use crate::listener;
-use crate::random;
 use crate::ready::{Ready, ReadyKey, ReadySecret, ReadyTenant};
 use crate::reload::Reload;
+use crate::schedule;
 use crate::shutdown::Shutdown;
 use banner::Engines;
+pub(crate) use banner::no_answer;
 
 mod banner;
 mod discover;
 mod embedded;
 mod simulated;
+
+/// How long the first screen waits for engines that have not answered yet.
+pub(crate) const FIRST_WORD: Duration = Duration::from_millis(500);
 
 /// What runs, once everything has started.
 struct Stack {
@@ -53,14 +57,9 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         engines,
         reload,
     } = settle(&options, &data).await?;
-    let listener = listener::bind(
+    let (listener, admin) = listener::both(
         config::address(options.listen, listen, "127.0.0.1:8080"),
-        "clients",
-    )
-    .await?;
-    let admin = listener::bind(
         config::address(options.admin_listen, admin_listen, "127.0.0.1:9090"),
-        "operators",
     )
     .await?;
     let ready = ready(&checked, listener.local_addr()?, admin.local_addr()?)?;
@@ -71,26 +70,11 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         governance: Some(Arc::new(stack.governance.clone())),
         scheduler: Some(stack.scheduler.clone()),
     };
-    tasks.spawn(listener::serve(
-        admin,
-        move |request| surface.clone().handle(request),
-        stop_admin.clone(),
-        Duration::from_secs(1),
-    ));
+    tasks.spawn(surface.serve(admin, stop_admin.clone()));
     if let Some(path) = &options.ready_file {
         ready.write(path)?;
     }
-    let screen = banner::Screen {
-        ready: &ready,
-        engines: kind,
-        data: &stack.data,
-        kept: options.data_dir.is_some(),
-        keys: match options.config {
-            Some(_) => banner::Keys::Given,
-            None => banner::Keys::Made,
-        },
-    };
-    println!("{}", screen.text());
+    println!("{}", stack.screen(&options, &ready, kind).await);
     if let Some(reload) = reload {
         tasks.spawn(
             stop_admin
@@ -120,11 +104,7 @@ impl Stack {
         engines: Vec<SimEngine>,
     ) -> anyhow::Result<Self> {
         let ledger = data.ledger(checked.patience)?;
-        let peer_key = config::peer_key(&checked.scheduling)?;
-        let scheduler = SchedulerProxy::new(checked.scheduling, random::seed()?);
-        if let Some(key) = peer_key {
-            scheduler.meet_peers(key);
-        }
+        let scheduler = schedule::start(checked.scheduling)?;
         let governance = Governance::new(
             checked.governance,
             ledger.clone(),
@@ -138,6 +118,25 @@ impl Stack {
             engines,
             data,
         })
+    }
+
+    async fn screen(&self, options: &Up, ready: &Ready, engines: Engines) -> String {
+        let silent = match engines {
+            Engines::Real => self.scheduler.unheard(FIRST_WORD).await,
+            Engines::Simulated | Engines::Forgotten => Vec::new(),
+        };
+        let screen = banner::Screen {
+            ready,
+            silent: &silent,
+            engines,
+            data: &self.data,
+            kept: options.data_dir.is_some(),
+            keys: match options.config {
+                Some(_) => banner::Keys::Given,
+                None => banner::Keys::Made,
+            },
+        };
+        screen.text()
     }
 
     /// Open streams have finished or were cut; what is left is to write down what was settled.
@@ -189,7 +188,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     };
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let mut checked = file.check()?;
-    one_pool(&checked)?;
+    checked.serves_something()?;
     if let Some(policy) = &options.policy {
         checked.scheduling.policy = policy
             .parse()
@@ -204,6 +203,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     } else {
         Vec::new()
     };
+    checked.warn();
     Ok(Settled {
         checked,
         listen,
@@ -239,19 +239,6 @@ fn kind(options: &Up, file: Option<&File>) -> anyhow::Result<Engines> {
         }
     );
     Ok(Engines::Real)
-}
-
-/// One process has one scheduler, so a model can be in no other pool than that.
-fn one_pool(checked: &Checked) -> anyhow::Result<()> {
-    let ours = &checked.scheduling.pool;
-    for (index, model) in checked.governance.models.iter().enumerate() {
-        ensure!(
-            model.pool == *ours,
-            "governance.models[{index}].pool: \"{}\" is not allowed; use \"{ours}\" (scheduling.pool): `up` runs one scheduler",
-            model.pool
-        );
-    }
-    Ok(())
 }
 
 fn endpoints(
@@ -295,11 +282,9 @@ fn keys_of(governance: &governance_proxy::config::Config) -> anyhow::Result<Vec<
         let Some((_, first)) = keys.clone().next() else {
             continue;
         };
-        let text = text_of(first)
-            .with_context(|| format!("the key `{}` of tenant `{}`", first.name, tenant.name))?;
         tenants.push(ReadyTenant {
             name: tenant.name.to_string(),
-            key: text.trim().to_owned(),
+            key: first.read()?,
             keys: keys
                 .map(|(project, key)| ReadyKey {
                     project: project.clone(),
@@ -314,45 +299,4 @@ fn keys_of(governance: &governance_proxy::config::Config) -> anyhow::Result<Vec<
         });
     }
     Ok(tenants)
-}
-
-fn text_of(key: &KeyConfig) -> anyhow::Result<String> {
-    match &key.secret {
-        SecretSource::File(path) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-        }
-        SecretSource::Env(name) => {
-            std::env::var(name).with_context(|| format!("the environment has no {name}"))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(pool_of_model: &str, pool: &str) -> String {
-        let text = format!(
-            "governance: {{ models: [{{ name: a, context_tokens: 8, price: {{ uncached: 1, output: 1 }} }}, {{ name: b, {pool_of_model} context_tokens: 8, price: {{ uncached: 1, output: 1 }} }}] }}\nscheduling: {{ {pool} }}"
-        );
-        let checked = File::parse(&text)
-            .expect("a configuration")
-            .check()
-            .expect("allowed values");
-        one_pool(&checked).map_or_else(|error| error.to_string(), |()| "good".to_owned())
-    }
-
-    #[test]
-    fn a_model_of_another_pool_is_refused() {
-        assert_eq!(check("", ""), "good");
-        assert_eq!(check("pool: default,", ""), "good");
-        assert_eq!(
-            check("pool: gpus,", ""),
-            "governance.models[1].pool: \"gpus\" is not allowed; use \"default\" (scheduling.pool): `up` runs one scheduler"
-        );
-        assert_eq!(
-            check("pool: gpus,", "pool: gpus"),
-            "governance.models[0].pool: \"default\" is not allowed; use \"gpus\" (scheduling.pool): `up` runs one scheduler"
-        );
-    }
 }

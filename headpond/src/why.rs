@@ -38,17 +38,45 @@ fn render(record: &Value) -> String {
 }
 
 fn render_governance(text: &mut String, record: &Value) {
+    line(text, "who", who(record).as_deref());
+    line(text, "asked", Some(&asked(record)));
+    let promised = record.get("objective").map(promised);
+    line(text, "objective", promised.as_deref());
+    line(text, "policy", string(record, "/policy_version").as_deref());
+    let removed: Vec<&str> = list(record, "/removed")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let removed = (!removed.is_empty()).then(|| removed.join(", "));
+    line(text, "removed", removed.as_deref());
+    for limit in list(record, "/limits") {
+        line(text, "limit", Some(&limit_text(limit)));
+    }
+    line(text, "held", held(record).as_deref());
+    line(text, "clamped", clamped(record).as_deref());
+    line(text, "settled", settled(record).as_deref());
+    if let Some(code) = string(record, "/outcome/code") {
+        let status = number(record, "/outcome/status").unwrap_or_default();
+        line(text, "outcome", Some(&format!("{status} {code}")));
+    }
+    let advice = string(record, "/refusal/what_to_do");
+    let refused = string(record, "/refusal/message");
+    let refused = refused.map(|message| without_advice(&message, advice.as_deref()));
+    line(text, "refused", refused.as_deref());
+    line(text, "what to do", advice.as_deref());
+    line(text, "time", times(record).as_deref());
+}
+
+/// `acme / web / ada / the public part of the key`
+fn who(record: &Value) -> Option<String> {
     let identity: Vec<String> = ["tenant", "project", "user", "key"]
         .iter()
         .filter_map(|part| string(record, &format!("/identity/{part}")))
         .collect();
-    line(
-        text,
-        "who",
-        (!identity.is_empty())
-            .then(|| identity.join(" / "))
-            .as_deref(),
-    );
+    (!identity.is_empty()).then(|| identity.join(" / "))
+}
+
+fn asked(record: &Value) -> String {
     let mut asked = string(record, "/route").unwrap_or_default();
     if let Some(model) = string(record, "/model") {
         let _ = write!(asked, ", model {model}");
@@ -59,90 +87,49 @@ fn render_governance(text: &mut String, record: &Value) {
     if record.get("streaming").and_then(Value::as_bool) == Some(true) {
         asked.push_str(", streamed");
     }
-    line(text, "asked", Some(&asked));
-    let promised = record.get("objective").map(promised);
-    line(text, "objective", promised.as_deref());
-    line(text, "policy", string(record, "/policy_version").as_deref());
-    let removed: Vec<&str> = list(record, "/removed")
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
-    line(
-        text,
-        "removed",
-        (!removed.is_empty()).then(|| removed.join(", ")).as_deref(),
-    );
-    for limit in list(record, "/limits") {
-        line(text, "limit", Some(&limit_text(limit)));
-    }
-    if let Some(held) = number(record, "/reservation/held_uwtu") {
-        let prompt = number(record, "/reservation/prompt_tokens").unwrap_or_default();
-        let output = number(record, "/reservation/output_bound").unwrap_or_default();
-        line(
-            text,
-            "held",
-            Some(&format!(
-                "{} for at most {prompt} prompt and {output} output tokens",
-                wtu(held)
-            )),
-        );
-    }
-    if let Some(asked) = number(record, "/reservation/clamped_from") {
-        line(
-            text,
-            "clamped",
-            Some(&format!(
-                "the caller asked for {asked} output tokens; the budget affords fewer"
-            )),
-        );
-    }
-    if let Some(state) = string(record, "/settlement/state") {
-        let count = |name: &str| number(record, &format!("/settlement/{name}")).unwrap_or_default();
-        let estimated = record
-            .pointer("/settlement/estimated")
-            .and_then(Value::as_bool)
-            == Some(true);
-        line(
-            text,
-            "settled",
-            Some(&format!(
-                "{state}: {} for {} prompt tokens ({} cached) and {} output tokens{} ({})",
-                wtu(count("charged_uwtu")),
-                count("prompt_tokens"),
-                count("cached_tokens"),
-                count("output_tokens"),
-                if estimated { ", estimated" } else { "" },
-                string(record, "/settlement/reason").unwrap_or_default(),
-            )),
-        );
-    }
-    if let Some(code) = string(record, "/outcome/code") {
-        let status = number(record, "/outcome/status").unwrap_or_default();
-        line(text, "outcome", Some(&format!("{status} {code}")));
-    }
-    let advice = string(record, "/refusal/what_to_do");
-    line(
-        text,
-        "refused",
-        string(record, "/refusal/message")
-            .map(|message| without_advice(&message, advice.as_deref()))
-            .as_deref(),
-    );
-    line(text, "what to do", advice.as_deref());
-    if let Some(total) = number(record, "/timing/total_us") {
-        let at =
-            |name: &str| number(record, &format!("/timing/{name}")).map_or("-".to_owned(), millis);
-        line(
-            text,
-            "time",
-            Some(&format!(
-                "passed on after {}, first data {}, end {}",
-                at("admitted_us"),
-                at("first_data_us"),
-                millis(total)
-            )),
-        );
-    }
+    asked
+}
+
+fn held(record: &Value) -> Option<String> {
+    let held = wtu(number(record, "/reservation/held_uwtu")?);
+    let prompt = number(record, "/reservation/prompt_tokens").unwrap_or_default();
+    let output = number(record, "/reservation/output_bound").unwrap_or_default();
+    Some(format!(
+        "{held} for at most {prompt} prompt and {output} output tokens"
+    ))
+}
+
+fn clamped(record: &Value) -> Option<String> {
+    let asked = number(record, "/reservation/clamped_from")?;
+    Some(format!(
+        "the caller asked for {asked} output tokens; the budget affords fewer"
+    ))
+}
+
+fn settled(record: &Value) -> Option<String> {
+    let state = string(record, "/settlement/state")?;
+    let count = |name: &str| number(record, &format!("/settlement/{name}")).unwrap_or_default();
+    let estimated = record.pointer("/settlement/estimated") == Some(&Value::Bool(true));
+    Some(format!(
+        "{state}: {} for {} prompt tokens ({} cached) and {} output tokens{} ({})",
+        wtu(count("charged_uwtu")),
+        count("prompt_tokens"),
+        count("cached_tokens"),
+        count("output_tokens"),
+        if estimated { ", estimated" } else { "" },
+        string(record, "/settlement/reason").unwrap_or_default(),
+    ))
+}
+
+fn times(record: &Value) -> Option<String> {
+    let total = number(record, "/timing/total_us")?;
+    let at = |name: &str| number(record, &format!("/timing/{name}")).map_or("-".to_owned(), millis);
+    Some(format!(
+        "passed on after {}, first data {}, end {}",
+        at("admitted_us"),
+        at("first_data_us"),
+        millis(total)
+    ))
 }
 
 /// `interactive (of the project): band 10, weight 3 (of the key), …`

@@ -19,16 +19,20 @@ const LONGEST_PATH: usize = 500;
 
 pub(super) fn parse(text: &str) -> anyhow::Result<File> {
     let mut path = String::new();
-    serde_saphyr::with_deserializer_from_str(text, |document| {
-        serde_path_to_error::deserialize(document).map_err(|error| {
-            path = match error.path().to_string().as_str() {
-                "." => "the file".to_owned(),
-                path => on_one_line(path),
-            };
-            error.into_inner()
+    let strict = serde_saphyr::options! { reject_unsupported_tags: true };
+    // A document that says nothing, with or without `---`, leaves everything at its default.
+    let file: Option<File> =
+        serde_saphyr::with_deserializer_from_str_with_options(text, strict, |document| {
+            serde_path_to_error::deserialize(document).map_err(|error| {
+                path = match error.path().to_string().as_str() {
+                    "." => "the file".to_owned(),
+                    path => on_one_line(path),
+                };
+                error.into_inner()
+            })
         })
-    })
-    .map_err(|error| anyhow::Error::msg(Wrong { text, path: &path }.sentence(&error)))
+        .map_err(|error| anyhow::Error::msg(Wrong { text, path: &path }.sentence(&error)))?;
+    Ok(file.unwrap_or_default())
 }
 
 /// The address of a listener.
@@ -81,7 +85,7 @@ impl Wrong<'_> {
             }
             Error::SerdeMissingField { field, location } => {
                 format!(
-                    "{path}.{field}: missing, and it has no default{}",
+                    "{path}.{field}: missing, and it has no default; write it{}",
                     place(location)
                 )
             }
@@ -92,6 +96,11 @@ impl Wrong<'_> {
                 let path = path.trim_end_matches(".?");
                 let at = place(location);
                 format!("{path}.{key}: stands here a second time; use each name once{at}")
+            }
+            // Its name is not repeated: whoever writes `!TEXT` may mean the text.
+            Error::UnsupportedTag { location, .. } => {
+                let at = place(location);
+                format!("{path}: a tag (`!...`) is not allowed; write the value without it{at}")
             }
             // Without the lines around it: a secret may stand in them.
             error => error.to_string(),

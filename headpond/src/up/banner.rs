@@ -27,6 +27,8 @@ pub(super) enum Engines {
 pub(super) struct Screen<'a> {
     pub(super) ready: &'a Ready,
     pub(super) engines: Engines,
+    /// The endpoints that have not answered anything yet.
+    pub(super) silent: &'a [String],
     pub(super) data: &'a DataDir,
     /// Whether the data directory outlives the process.
     pub(super) kept: bool,
@@ -77,7 +79,10 @@ impl Screen<'_> {
             ""
         };
         match self.engines {
-            Engines::Real => format!("  engines   {urls}"),
+            Engines::Real => match self.silent {
+                [] => format!("  engines   {urls}"),
+                silent => format!("  engines   {urls}\n            {}", no_answer(silent)),
+            },
             Engines::Simulated => format!("  engines   {count} simulated{slow}: {urls}"),
             Engines::Forgotten => format!(
                 "  engines   NO ENDPOINTS CONFIGURED: {count} simulated engines{slow}: {urls}\n            They answer with made-up words. Name real ones in scheduling.endpoints or with --endpoint;\n            --engines {count} says that simulated ones are meant."
@@ -126,6 +131,14 @@ impl Screen<'_> {
     }
 }
 
+/// Names the endpoints that may be missing.
+pub(crate) fn no_answer(silent: &[String]) -> String {
+    format!(
+        "NO ANSWER YET from {}: check the address, or start the engine; `headpond top` tells when it has answered",
+        silent.join(", ")
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use crate::ready::ReadyKey;
@@ -147,6 +160,10 @@ mod tests {
     }
 
     fn screen(tenants: Vec<ReadyTenant>, engines: Engines, keys: Keys) -> String {
+        shown(tenants, engines, &[], keys)
+    }
+
+    fn shown(tenants: Vec<ReadyTenant>, engines: Engines, silent: &[String], keys: Keys) -> String {
         let ready = Ready {
             url: "http://c".to_owned(),
             admin_url: "http://a".to_owned(),
@@ -158,6 +175,7 @@ mod tests {
         Screen {
             ready: &ready,
             engines,
+            silent,
             data: &data,
             kept: true,
             keys,
@@ -182,6 +200,14 @@ mod tests {
             !told(Engines::Real).contains("/sim/fault"),
             "a real engine has no such thing"
         );
+    }
+
+    #[test]
+    fn an_engine_that_has_not_answered_is_named() {
+        let told = |silent: &[String]| shown(Vec::new(), Engines::Real, silent, Keys::Given);
+        let silent = told(&["e2:80".to_owned()]);
+        assert!(silent.contains("NO ANSWER YET from e2:80: "), "{silent}");
+        assert!(!told(&[]).contains("NO ANSWER"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use loadgen::engine::{Fault, SimEngine};
-use scheduler_proxy::config::{Config as Scheduling, EndpointFile, Profile};
+use scheduler_proxy::config::EndpointFile;
 
 use crate::cli::Simulation;
 use crate::config::Checked;
@@ -13,7 +13,7 @@ pub(super) async fn engines(
     simulation: &Simulation,
     checked: &mut Checked,
 ) -> anyhow::Result<Vec<SimEngine>> {
-    nothing_about_real_ones(&checked.scheduling)?;
+    nothing_about_real_ones(checked)?;
     let hardware = hardware(simulation)?;
     let models: Vec<String> = checked
         .governance
@@ -36,22 +36,8 @@ pub(super) async fn engines(
 
 /// Settings that only describe real engines, or others that share them, say that `endpoints` was forgotten: nothing
 /// here would follow them.
-fn nothing_about_real_ones(scheduling: &Scheduling) -> anyhow::Result<()> {
-    let usual = Scheduling::default().profile;
-    let Profile {
-        peak_prefill,
-        kv_tokens,
-        batched_tokens: _,
-    } = scheduling.profile;
-    let given = [
-        (
-            peak_prefill.total_cmp(&usual.peak_prefill).is_ne(),
-            "profile.peak_prefill_tokens_per_s",
-        ),
-        (kv_tokens != usual.kv_tokens, "profile.kv_tokens"),
-        (!scheduling.peers.urls.is_empty(), "peers.urls"),
-    ];
-    if let Some((_, field)) = given.iter().find(|(given, _)| *given) {
+fn nothing_about_real_ones(checked: &Checked) -> anyhow::Result<()> {
+    if let Some(field) = checked.of_real_engines() {
         bail!(
             "scheduling.endpoints: none, and scheduling.{field} is about real engines; name them in endpoints or with --endpoint, or leave {field} out to try the file on simulated ones"
         );

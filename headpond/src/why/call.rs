@@ -40,12 +40,21 @@ fn outcome(call: &Value, told: Option<&str>) -> String {
 
 /// `2000 ms (the time to live of its band)`
 fn limit(call: &Value) -> Option<String> {
-    let whose = match string(call, "/wait_limit/by")?.as_str() {
-        "band" => "the time to live of its band",
-        _ => "its own time to live",
-    };
+    let whose = whose_limit(&string(call, "/wait_limit/by")?);
     let time = number_text(call, "/wait_limit/ms");
     Some(format!("{time} ms ({whose})"))
+}
+
+fn whose_limit(by: &str) -> &'static str {
+    match by {
+        "band" => "the time to live of its band",
+        "timeouts.queue" => "governance.timeouts.queue",
+        "objective" => "the time to live of its objective",
+        "tenant" => "the time to live of its tenant",
+        "project" => "the time to live of its project",
+        "key" => "the time to live of its key",
+        _ => "its own time to live",
+    }
 }
 
 /// Why a request got no turn, in one sentence.
@@ -60,10 +69,9 @@ fn no_turn(call: &Value, refusal: &Value) -> String {
         ("queue_wait", _) => "it would have been served too late",
         ("shed", _) => "the pool is saturated, and its band is below 0",
         ("displaced", _) => "a request of a higher band took its place",
-        ("queue_expired", _) => match string(call, "/wait_limit/by").as_deref() {
-            Some("band") => "the time to live of its band was over",
-            Some("request") => "its own time to live was over",
-            _ => "it waited as long as it may",
+        ("queue_expired", _) => match string(call, "/wait_limit/by") {
+            Some(by) => return format!("{} was over; {}", whose_limit(&by), waited(refusal)),
+            None => "it waited as long as it may",
         },
         ("no_endpoint", Some("empty")) => "the pool has no endpoint",
         ("no_endpoint", Some("draining")) => "every endpoint is draining",
@@ -73,8 +81,13 @@ fn no_turn(call: &Value, refusal: &Value) -> String {
         ("shutting_down", _) => "the scheduler was shutting down",
         (other, _) => other,
     };
+    format!("{because}; {}", waited(refusal))
+}
+
+/// What came before a refusal, and what would have come after it.
+fn waited(refusal: &Value) -> String {
     let mut told = format!(
-        "{because}; it waited {} ms, and {} requests waited in the pool",
+        "it waited {} ms, and {} requests waited in the pool",
         decimal(refusal, "/waited_ms", 1),
         number_text(refusal, "/queue_length"),
     );
@@ -305,6 +318,31 @@ mod tests {
             let flow =
                 "flow        band 0, flow , waits at most 2000 ms (the time to live of its band)\n";
             assert!(text.contains(flow), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_limit_that_ended_a_wait_is_named() {
+        for (by, whose) in [
+            ("band", "the time to live of its band"),
+            ("timeouts.queue", "governance.timeouts.queue"),
+            ("objective", "the time to live of its objective"),
+            ("tenant", "the time to live of its tenant"),
+            ("project", "the time to live of its project"),
+            ("key", "the time to live of its key"),
+            ("request", "its own time to live"),
+        ] {
+            let refusal = json!({"waited_ms": 2000.4, "queue_length": 1});
+            let call = json!({"band": 0, "reason": "queue_expired", "refusal": refusal, "attempts": [],
+                "wait_limit": {"by": by, "ms": 2000}});
+            let mut text = String::new();
+            render(&mut text, &call, None);
+            for part in [
+                format!("waits at most 2000 ms ({whose})\n"),
+                format!("no turn     {whose} was over; it waited 2000.4 ms"),
+            ] {
+                assert!(text.contains(&part), "{part} is not in\n{text}");
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     (
         "scheduling: { endpoints: [{ url: 'http://e:1' }, { url: 'http://e:1' }] }",
-        &["scheduling.endpoints[1].name"],
+        &["scheduling.endpoints[1].url", "endpoints[0]"],
     ),
     (
         "scheduling: { endpoints: [{ adress: 'http://e:1' }] }",
@@ -84,7 +84,22 @@ const WRONG: &[(&str, &[&str])] = &[
         "governance: { tenants: [{ name: a }] }\nscheduling: { quota: { flows: { b: { wtu_per_s: 1 } } } }",
         &["scheduling.quota.flows.b", "governance.tenants"],
     ),
+    ("governance: { admin_token: !x }", &["governance", "a tag"]),
+    (
+        "governance: { models: [{ name: a, context_tokens: 8, pool: gpus }] }",
+        &["governance.models[0].pool", "gpus", "default"],
+    ),
+    (
+        "scheduler_url: 'http://l2:8081/v1'",
+        &["scheduler_url", "http://host:port"],
+    ),
+    ("", NOTHING),
+    ("# nothing yet\n", NOTHING),
+    ("---\n", NOTHING),
+    ("scheduling: { room: 3 }", NOTHING),
 ];
+
+const NOTHING: &[&str] = &["governance.models: none", "scheduling.endpoints: none"];
 
 #[test]
 fn a_wrong_configuration_is_refused_by_name_and_nothing_starts() {
@@ -112,6 +127,28 @@ fn a_wrong_configuration_is_refused_by_name_and_nothing_starts() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn a_model_without_a_price_is_told_before_anybody_asks_for_it() {
+    let site = Site::with(&[("acme", "[]")], "", "");
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    let free = "  models:\n    - { name: free, context_tokens: 8192 }\n";
+    let file = site.write("headpond.yaml", &written.replace("  models:\n", free));
+    let checked = run(headpond().args(["config", "check"]).arg(&file));
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    let warning = "governance.models[0].price: none, so every request for";
+    let told = text(&checked.stderr);
+    assert!(told.contains(&format!("warning: {warning}")), "{told}");
+    let running = site.up(&["--engines", "1"]);
+    assert!(running.log().contains(warning), "{}", running.log());
+    let hello = json!({ "model": "free", "messages": [{ "role": "user", "content": "hi" }] });
+    let refused = wire::chat(running.url(), &site.key("acme"), &hello).await;
+    assert_eq!(
+        (refused.status.as_u16(), refused.code().as_str()),
+        (403, "no_price")
+    );
+    assert!(running.stop().success());
 }
 
 #[test]

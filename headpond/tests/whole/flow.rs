@@ -73,6 +73,40 @@ async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing()
     site.verify();
 }
 
+#[tokio::test]
+async fn a_wait_that_timeouts_queue_ended_is_not_told_as_that_of_an_objective() {
+    let patient = "scheduling: { room: 1, other_bands: { refuse: never }, queue: { comments_after_ms: 50, comments_every_ms: 50 } }\n";
+    let objective = "  timeouts: { queue: 300ms }\n  objectives: { plain: { weight: 2 } }\n  default_objective: plain\n";
+    let site = Site::with(&[("acme", ROOMY)], objective, patient);
+    let running = site.up(&PACE);
+    let key = site.key("acme");
+    let mut first = ask(&running, "/v1/chat/completions", &key, &[]).await;
+    assert!(first.piece().await.is_some());
+    for wish in [&[][..], &[("x-headpond-queue-comments", "1")][..]] {
+        let refused = ask(&running, "/v1/chat/completions", &key, wish).await;
+        let id = refused.header("x-request-id").to_owned();
+        let text = refused.rest().await;
+        assert!(
+            text.contains("within the 300 ms that timeouts.queue lets a request wait"),
+            "{text}"
+        );
+        assert_eq!(
+            record(&running, &id).await["outcome"]["code"],
+            "queue_expired"
+        );
+        let told = why(&running, &id);
+        for part in [
+            "waits at most 300 ms (governance.timeouts.queue)",
+            "no turn     governance.timeouts.queue was over",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+    }
+    drop(first);
+    at_rest(&running).await;
+    assert!(running.stop().success());
+}
+
 fn why(running: &Running, id: &str) -> String {
     let output = run(headpond().args(["why", id, "--admin-url", running.admin_url()]));
     assert!(output.status.success());
@@ -159,7 +193,7 @@ async fn at_sighup_flow_control_follows_the_file_and_a_wrong_file_changes_nothin
         ),
         (
             written.replace("room: 1,", "room: 2,"),
-            "scheduling.room has changed",
+            "scheduling.room: has changed; restart",
             "queue_full",
         ),
         ("scheduling: [".to_owned(), "refused", "queue_full"),

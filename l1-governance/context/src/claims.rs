@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-use crate::context::{Context, Targets};
+use crate::context::{Context, Targets, TtlSource};
 use crate::ids::{
     AttemptId, CacheDomain, FairnessId, ObjectiveName, PathHash, PolicyVersion, PoolName,
     RequestId, TenantId,
@@ -32,6 +32,8 @@ pub(crate) struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) obj: Option<&'a ObjectiveName>,
     pub(crate) ttl: u64,
+    #[serde(skip_serializing_if = "TtlSource::is_unsaid")]
+    pub(crate) tby: TtlSource,
     #[serde(skip_serializing_if = "Targets::is_empty")]
     pub(crate) tgt: Targets,
     #[serde(rename = "in")]
@@ -64,6 +66,7 @@ pub(crate) struct Read<'a> {
     pri: Option<Band>,
     obj: Option<ObjectiveName>,
     ttl: Option<u64>,
+    tby: Option<TtlSource>,
     tgt: Option<Targets>,
     #[serde(rename = "in")]
     input: Option<u64>,
@@ -98,6 +101,7 @@ impl Read<'_> {
             band: need(self.pri, "pri")?,
             objective: self.obj,
             ttl_ms: need(self.ttl, "ttl")?,
+            ttl_by: self.tby.unwrap_or_default(),
             targets: self.tgt.unwrap_or_default(),
             prompt_tokens: need(self.input, "in")?,
             output_bound: need(self.out, "out")?,

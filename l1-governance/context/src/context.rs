@@ -31,6 +31,8 @@ pub struct Context {
     pub objective: Option<ObjectiveName>,
     /// How long the caller is willing to wait for its turn, in milliseconds.
     pub ttl_ms: u64,
+    /// Who said so.
+    pub ttl_by: TtlSource,
     /// The latency the caller was promised.
     pub targets: Targets,
     /// Estimated prompt tokens.
@@ -43,6 +45,33 @@ pub struct Context {
     pub cache_domain: CacheDomain,
     /// The policy snapshot all of this was decided with.
     pub policy_version: PolicyVersion,
+}
+
+/// Who said how long a request may wait for its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TtlSource {
+    /// Nobody for this request: it is what the gateway lets any wait, `governance.timeouts.queue`.
+    Gateway,
+    /// The objective in force.
+    Objective,
+    /// The tenant.
+    Tenant,
+    /// The project.
+    Project,
+    /// The key.
+    Key,
+    /// It is not told, or told in a word of a newer release.
+    #[default]
+    #[serde(other)]
+    Unsaid,
+}
+
+impl TtlSource {
+    /// Whether it is not told.
+    pub fn is_unsaid(&self) -> bool {
+        *self == Self::Unsaid
+    }
 }
 
 /// Latency targets in milliseconds; absent means none was promised.

@@ -16,7 +16,7 @@ mod token;
 mod units;
 mod work;
 
-pub use context::{Context, Targets};
+pub use context::{Context, Targets, TtlSource};
 pub use ids::{
     AttemptId, CacheDomain, FairnessId, IdError, KeyId, MAX_ID_BYTES, ObjectiveName, PathHash,
     PolicyVersion, PoolName, RequestId, TenantId,

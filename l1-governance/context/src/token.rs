@@ -75,6 +75,7 @@ impl Signer {
             pri: context.band,
             obj: context.objective.as_ref(),
             ttl: context.ttl_ms,
+            tby: context.ttl_by,
             tgt: context.targets,
             input: context.prompt_tokens,
             out: context.output_bound,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use governance_context::{Band, ObjectiveName, Targets};
+use governance_context::{Band, ObjectiveName, Targets, TtlSource};
 
 #[cfg(test)]
 mod tests;
@@ -61,6 +61,18 @@ impl Source {
             Source::Tenant => "tenant",
             Source::Project => "project",
             Source::Key => "key",
+        }
+    }
+}
+
+impl From<Source> for TtlSource {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Default => Self::Gateway,
+            Source::Objective => Self::Objective,
+            Source::Tenant => Self::Tenant,
+            Source::Project => Self::Project,
+            Source::Key => Self::Key,
         }
     }
 }

@@ -82,31 +82,20 @@ pub(crate) async fn admit(
         size,
         attempt: new_attempt_id(),
     };
-    let mut set_aside = MicroWtu::ZERO;
     let metered = route.generates() || matches!(route, Route::Embeddings | Route::Rerank);
-    if metered {
-        let (hold, quote) = plan.reserve(exchange, &shared).await?;
-        set_aside = plan.largest(&quote).wtu;
-        let attempt = Attempt {
-            hold,
-            quote,
-            meter: Meter::new(),
-            estimated_prompt: plan.size.estimated,
-            generates: route.generates(),
-        };
-        exchange.hold(attempt);
-        plan.note(exchange, set_aside);
-    }
+    let set_aside = if metered {
+        plan.set_aside(exchange, &shared, route).await?
+    } else {
+        MicroWtu::ZERO
+    };
     let rates = RateHeaders {
         requests: shared.tightest(&principal.limits),
         tokens: note_balances(exchange, &shared, principal).await,
     };
     let context = plan.context(exchange, &shared, set_aside);
     let mut request = plan.request(route, caller, &document, &shared, &context);
-    if caller
-        .get(names::QUEUE_COMMENTS)
-        .is_some_and(|wish| wish == "1")
-    {
+    let wish = caller.get(names::QUEUE_COMMENTS);
+    if wish.is_some_and(|wish| wish == "1") {
         exchange.tells_wait = true;
         let wish = HeaderValue::from_static("1");
         request.headers_mut().insert(names::QUEUE_COMMENTS, wish);
@@ -228,6 +217,26 @@ impl Plan<'_> {
         }
     }
 
+    /// Takes the hold, which the exchange settles however it ends; returns how much it is.
+    async fn set_aside(
+        &mut self,
+        exchange: &mut Exchange,
+        shared: &Arc<Shared>,
+        route: &Route,
+    ) -> Result<MicroWtu, Refused> {
+        let (hold, quote) = self.reserve(exchange, shared).await?;
+        let amount = self.largest(&quote).wtu;
+        exchange.hold(Attempt {
+            hold,
+            quote,
+            meter: Meter::new(),
+            estimated_prompt: self.size.estimated,
+            generates: route.generates(),
+        });
+        self.note(exchange, amount);
+        Ok(amount)
+    }
+
     fn reservation(&self, exchange: &Exchange, quote: &Quote) -> Reservation {
         let (size, principal) = (&self.size, self.principal);
         Reservation {
@@ -269,6 +278,7 @@ impl Plan<'_> {
             band: terms.band.value,
             objective: terms.objective.as_ref().map(|said| said.value.clone()),
             ttl_ms: terms.ttl_ms.value,
+            ttl_by: terms.ttl_ms.by.into(),
             targets: terms.targets(),
             prompt_tokens: self.size.estimated,
             output_bound: self.size.output(),

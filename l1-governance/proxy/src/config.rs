@@ -1,7 +1,6 @@
 //! The checked configuration of L1. Holding a [`Config`] means that it is valid.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,11 +18,13 @@ mod limits;
 mod models;
 mod objectives;
 mod parse;
+mod secret;
 mod tenants;
 #[cfg(test)]
 mod tests;
 
 pub use file::File;
+pub use secret::{SecretError, SecretSource};
 
 /// Everything L1 does, decided before it starts.
 #[derive(Clone, Debug)]
@@ -80,15 +81,6 @@ pub struct Timeouts {
     pub keep_alive_every: Duration,
     /// How long a request may wait for an engine, where no objective says.
     pub queue: Duration,
-}
-
-/// Where a secret is read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SecretSource {
-    /// The content of a file, without the line break at its end.
-    File(PathBuf),
-    /// An environment variable.
-    Env(String),
 }
 
 /// The models and the names they are called by.
@@ -207,6 +199,8 @@ pub struct KeyConfig {
     pub limits: Vec<Limit>,
     /// Where the key itself is read from.
     pub secret: SecretSource,
+    /// Where it stands in the file, as messages name it.
+    pub at: String,
 }
 
 /// One limit of one account.
@@ -282,12 +276,12 @@ fn below(parent: &AccountId, name: &str) -> AccountId {
 
 /// A value that cannot be accepted, and what could.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {value:?} is not valid here; allowed: {allowed}")]
+#[error("{field}: {value} is not allowed; use {allowed}")]
 pub struct ConfigError {
     /// Where it stands in the file.
     pub field: String,
-    /// What stands there.
+    /// What stands there; texts in quotes.
     pub value: String,
-    /// What may stand there, and what to do.
+    /// What may stand there, and what to do: it follows "use".
     pub allowed: String,
 }

@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
     admitted: Option<Admitted>,
     claim: Option<Claim>,
     /// The status line that left, if one did.
-    sent: u16,
+    sent: Option<u16>,
     /// Whether the caller wants to hear of its wait before there is an answer.
     pub(crate) tells_wait: bool,
     /// Whether the caller may see where and for how much it ran.
@@ -127,7 +127,7 @@ impl Exchange {
             attempt: None,
             admitted: None,
             claim: None,
-            sent: 0,
+            sent: None,
             tells_wait: false,
             leads: false,
         }
@@ -259,7 +259,12 @@ impl Exchange {
 
     /// The status line of a stream is on its way; how the stream ends is open.
     pub(crate) fn status_sent(&mut self, status: u16) {
-        self.sent = status;
+        self.sent = Some(status);
+    }
+
+    /// The status of the record: the one that left, else the one that would have.
+    fn sent_or(&self, status: u16) -> u16 {
+        self.sent.unwrap_or(status)
     }
 
     /// The answer is complete, or as complete as it will be.
@@ -276,11 +281,7 @@ impl Exchange {
             Some(engine) => engine.reason(),
             None => refused.fault.code,
         };
-        let status = if self.sent == 0 {
-            refused.status().as_u16()
-        } else {
-            self.sent
-        };
+        let status = self.sent_or(refused.status().as_u16());
         self.answered(status, code.as_str());
         self.record.refusal = Some(RefusalNote {
             code: code.as_str().to_owned(),
@@ -295,7 +296,8 @@ impl Exchange {
     /// The client left before the end.
     fn client_gone(&mut self) {
         self.shared.metrics.aborts.inc();
-        self.answered(self.sent, Code::ClientClosed.as_str());
+        let status = self.sent_or(Code::ClientClosed.status());
+        self.answered(status, Code::ClientClosed.as_str());
         self.leave();
     }
 

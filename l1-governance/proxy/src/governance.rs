@@ -57,7 +57,7 @@ impl<S: Scheduler> Governance<S> {
         let book = start::book(&config)?;
         let cache_key = start::cache_key(&config)?;
         let admin_token = match &config.admin_token {
-            Some(source) => Some(start::read(source, "admin_token")?),
+            Some(source) => Some(source.read("governance.admin_token")?),
             None => None,
         };
         let mut owners = Owners::of(&config);

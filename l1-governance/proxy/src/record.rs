@@ -189,7 +189,7 @@ pub struct Settlement {
 /// How a request ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The status of the answer; 0 when none was sent.
+    /// The status of the answer; 499 when the client left before there was one.
     pub status: u16,
     /// `ok` or an error code.
     pub code: String,

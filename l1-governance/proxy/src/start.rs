@@ -15,7 +15,7 @@ use ledger_store::{
     By, Declaration, KeyError, KeyRecord, NewKey, ScopeChange, SqliteLedger, Unavailable,
 };
 
-use crate::config::{Config, KeyConfig, Limit, SecretSource};
+use crate::config::{Config, KeyConfig, Limit, SecretError};
 use crate::identity::{FROM_CONFIG, Owners};
 use crate::shared::unix_ms;
 
@@ -23,26 +23,19 @@ use crate::shared::unix_ms;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A secret is not where the configuration says.
-    #[error("{what}: cannot read the secret from {place}: {why}")]
-    Secret {
-        /// What the secret is for.
-        what: String,
-        /// Where it should be.
-        place: String,
-        /// What is wrong.
-        why: String,
-    },
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A key file does not hold a key.
     #[error(
-        "{0}: not a virtual key; it must read hp-<12 of abcdefghijkmnpqrstuvwxyz23456789>-<16 to 128 letters and digits>, as `headpond key create` makes them"
+        "{0}.secret: not a virtual key; it must read hp-<12 of abcdefghijkmnpqrstuvwxyz23456789>-<16 to 128 letters and digits>, as `headpond key create` makes them"
     )]
     NotAKey(String),
     /// Two keys of the file are one.
-    #[error("{0} and {1} are the same key; give each its own")]
+    #[error("{1}.secret: the same key as that of {0}; give each its own")]
     SameKey(String, String),
     /// The ledger knows the key as somebody else's.
     #[error(
-        "{key}: the ledger knows this key as one of account {owner}; make a new key in place of moving it"
+        "{key}.secret: the ledger knows this key as one of account {owner}; make a new key in place of moving it"
     )]
     Moved {
         /// Which key.
@@ -102,7 +95,7 @@ pub(crate) fn book(config: &Config) -> Result<Book, BookError> {
 
 pub(crate) fn cache_key(config: &Config) -> Result<CacheKey, StartError> {
     if let Some(source) = &config.installation_secret {
-        let secret = read(source, "installation_secret")?;
+        let secret = source.read("governance.installation_secret")?;
         return Ok(CacheKey::new(secret.as_bytes()));
     }
     let random: [u8; 32] = rand::random();
@@ -150,8 +143,8 @@ pub(crate) async fn import_keys(
     for tenant in &config.tenants {
         for project in &tenant.projects {
             for key in &project.keys {
-                let what = format!("key {}/{}/{}", tenant.name, project.name, key.name);
-                let text = read(&key.secret, &what)?;
+                let what = key.at.clone();
+                let text = key.read()?;
                 let text =
                     KeyText::parse(&text).ok_or_else(|| StartError::NotAKey(what.clone()))?;
                 if let Some(other) = seen.insert(text.public(), what.clone()) {
@@ -319,28 +312,4 @@ async fn limit_key(
         what: what.to_owned(),
         source,
     })
-}
-
-/// Reads a secret from where the configuration says it is.
-pub(crate) fn read(source: &SecretSource, what: &str) -> Result<String, StartError> {
-    let (place, found) = match source {
-        SecretSource::File(path) => (
-            path.display().to_string(),
-            std::fs::read_to_string(path).map_err(|error| error.to_string()),
-        ),
-        SecretSource::Env(name) => (
-            format!("the environment variable {name}"),
-            std::env::var(name).map_err(|error| error.to_string()),
-        ),
-    };
-    let refuse = |why: String| StartError::Secret {
-        what: what.to_owned(),
-        place,
-        why,
-    };
-    match found {
-        Ok(text) if text.trim().is_empty() => Err(refuse("it is empty".to_owned())),
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(why) => Err(refuse(why)),
-    }
 }

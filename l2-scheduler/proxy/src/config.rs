@@ -201,9 +201,18 @@ fn millis(path: &str, value: u64, low: u64, high: u64) -> Result<Duration, Confi
 
 fn endpoints(list: Vec<EndpointFile>) -> Result<Vec<Endpoint>, ConfigError> {
     let mut names = BTreeSet::new();
-    let mut checked = Vec::with_capacity(list.len());
+    let mut checked: Vec<Endpoint> = Vec::with_capacity(list.len());
     for (index, file) in list.into_iter().enumerate() {
         let endpoint = file.check(index)?;
+        let same_place = |known: &Endpoint| known.origin.is_same_place(&endpoint.origin);
+        // One engine that counts twice would get twice its work.
+        if let Some(first) = checked.iter().position(same_place) {
+            return Err(refuse(
+                format_args!("endpoints[{index}].url"),
+                endpoint.origin.to_string(),
+                format!("an address that no other endpoint has: it is that of endpoints[{first}]"),
+            ));
+        }
         if !names.insert(endpoint.name.clone()) {
             return Err(refuse(
                 format_args!("endpoints[{index}].name"),

@@ -15,7 +15,7 @@ use crate::dispatcher::Booking;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::flight::Cut;
-use crate::limit::WaitLimit;
+use crate::limit::{OwnLimit, WaitLimit};
 use crate::proxy::Shared;
 use crate::records::{AttemptRecord, Measured, Record};
 use crate::refusal::Refused;
@@ -32,8 +32,8 @@ pub(crate) struct Journey {
     waits: bool,
     /// Time it has waited for its turns.
     queued: Duration,
-    /// Its own time to live.
-    ttl: Duration,
+    /// Its own time to live, and who set it.
+    own: OwnLimit,
     limit: Option<WaitLimit>,
     record: Option<Record>,
     /// A drain waits for it.
@@ -86,7 +86,10 @@ impl Journey {
             attempt: None,
             waits: false,
             queued: Duration::ZERO,
-            ttl: Duration::from_millis(context.ttl_ms),
+            own: OwnLimit {
+                time: Duration::from_millis(context.ttl_ms),
+                by: context.ttl_by,
+            },
             limit: None,
             record: Some(record),
             open: Some(shared.calls.token()),
@@ -109,7 +112,7 @@ impl Journey {
             flow.band(Band(record.band)).ttl,
             self.shared.dispatcher.now(),
         );
-        self.limit = Some(WaitLimit::first_of(band, self.ttl, self.arrived, asked));
+        self.limit = Some(WaitLimit::first_of(band, self.own, self.arrived, asked));
         record.wait_limit = self.limit;
         record.uncached_wtu = flow.cost.uncached as f64 / 1e6;
     }

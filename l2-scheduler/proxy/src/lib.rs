@@ -11,6 +11,7 @@ mod facts;
 mod failure;
 mod flight;
 mod forward;
+mod heard;
 mod journey;
 mod limit;
 mod metrics;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use governance_context::TtlSource;
 use scheduler_core::Timestamp;
 use serde::Serialize;
 
@@ -13,32 +14,59 @@ pub(crate) struct WaitLimit {
     pub(crate) time: Duration,
 }
 
+/// The request's own limit, from its arrival, and where L1 took it from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnLimit {
+    pub(crate) time: Duration,
+    pub(crate) by: TtlSource,
+}
+
 /// Whose time to live it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitedBy {
     /// The band's, from the moment a turn was asked for.
     Band,
-    /// The request's own, from its arrival: L1 takes it from an objective, an account or its `timeouts.queue`.
-    Request,
+    /// The request's own.
+    Own(TtlSource),
+}
+
+impl LimitedBy {
+    /// The word in records.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Band => "band",
+            Self::Own(TtlSource::Gateway) => "timeouts.queue",
+            Self::Own(TtlSource::Objective) => "objective",
+            Self::Own(TtlSource::Tenant) => "tenant",
+            Self::Own(TtlSource::Project) => "project",
+            Self::Own(TtlSource::Key) => "key",
+            Self::Own(TtlSource::Unsaid) => "request",
+        }
+    }
+}
+
+impl Serialize for LimitedBy {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
 }
 
 impl WaitLimit {
     pub(crate) fn first_of(
         band: Duration,
-        own: Duration,
+        own: OwnLimit,
         arrived: Timestamp,
         asked: Timestamp,
     ) -> Self {
-        if asked + band <= arrived + own {
+        if asked + band <= arrived + own.time {
             Self {
                 by: LimitedBy::Band,
                 time: band,
             }
         } else {
             Self {
-                by: LimitedBy::Request,
-                time: own,
+                by: LimitedBy::Own(own.by),
+                time: own.time,
             }
         }
     }
@@ -57,14 +85,18 @@ mod tests {
         let seconds = Duration::from_secs;
         let at = |time: u64| Timestamp::default() + seconds(time);
         for (band, own, asked, by, time) in [
-            (2, 60, 0, LimitedBy::Band, 2),
-            (30, 5, 0, LimitedBy::Request, 5),
-            (5, 5, 0, LimitedBy::Band, 5),
+            (2, 60, 0, "band", 2),
+            (30, 5, 0, "timeouts.queue", 5),
+            (5, 5, 0, "band", 5),
             // A second attempt: the band's time begins anew, its own does not.
-            (4, 5, 3, LimitedBy::Request, 5),
+            (4, 5, 3, "timeouts.queue", 5),
         ] {
-            let limit = WaitLimit::first_of(seconds(band), seconds(own), at(0), at(asked));
-            assert_eq!((limit.by, limit.time), (by, seconds(time)));
+            let own = OwnLimit {
+                time: seconds(own),
+                by: TtlSource::Gateway,
+            };
+            let limit = WaitLimit::first_of(seconds(band), own, at(0), at(asked));
+            assert_eq!((limit.by.as_str(), limit.time), (by, seconds(time)));
         }
     }
 }

@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use scheduler_core::{EndpointState, PoolSnapshot, SaturationCause};
+use scheduler_core::{EndpointId, EndpointState, PoolSnapshot, SaturationCause};
 
 use crate::config::Endpoint;
 
@@ -92,6 +92,7 @@ pub(crate) struct EndpointMetrics {
     pub(crate) client_closed: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) quarantined: Gauge,
+    unheard: Gauge,
     kv_use: FloatGauge,
     metrics_age: FloatGauge,
     pub(crate) hangs: Counter,
@@ -185,7 +186,7 @@ impl Metrics {
     }
 
     /// Takes the gauges from the pool; they are only looked at when the page is.
-    pub(crate) fn show(&self, pool: &PoolSnapshot) {
+    pub(crate) fn show(&self, pool: &PoolSnapshot, is_heard: impl Fn(EndpointId) -> bool) {
         self.queue_length.set(gauge(pool.queue_length as u64));
         self.queue_bytes.set(gauge(pool.queue_bytes));
         self.in_flight.set(gauge(pool.bookings as u64));
@@ -208,6 +209,7 @@ impl Metrics {
         for metrics in &self.endpoints {
             metrics.in_flight.set(0);
             metrics.quarantined.set(0);
+            metrics.unheard.set(0);
             metrics.kv_use.set(0.0);
             metrics.metrics_age.set(0.0);
         }
@@ -216,6 +218,7 @@ impl Metrics {
             metrics.in_flight.inc_by(i64::from(endpoint.bookings));
             let quarantined = endpoint.state == EndpointState::Quarantined;
             metrics.quarantined.inc_by(i64::from(quarantined));
+            metrics.unheard.inc_by(i64::from(!is_heard(endpoint.id)));
             let worst = |gauge: &FloatGauge, value: f64| gauge.set(gauge.get().max(value));
             worst(&metrics.kv_use, endpoint.kv_use);
             worst(&metrics.metrics_age, endpoint.metrics_age_s.unwrap_or(0.0));
@@ -241,98 +244,116 @@ fn gauge(count: u64) -> i64 {
 }
 
 fn endpoint_metrics(registry: &mut Registry, endpoints: &[Endpoint]) -> Vec<EndpointMetrics> {
-    let attempts = Family::<AttemptLabel, Counter>::default();
-    let in_flight = Family::<EndpointLabel, Gauge>::default();
-    let quarantined = Family::<EndpointLabel, Gauge>::default();
-    let kv_use = Family::<EndpointLabel, FloatGauge>::default();
-    let metrics_age = Family::<EndpointLabel, FloatGauge>::default();
-    let hangs = Family::<EndpointLabel, Counter>::default();
-    let probes = Family::<EndpointLabel, Counter>::default();
-    let scrape_failures = Family::<EndpointLabel, Counter>::default();
-    registry.register(
-        "attempts",
-        "Attempts ended, by endpoint and end",
-        attempts.clone(),
-    );
-    registry.register(
-        "endpoint_in_flight",
-        "Attempts in flight at the endpoint",
-        in_flight.clone(),
-    );
-    registry.register(
-        "endpoint_quarantined",
-        "1 while the endpoint gets probes only",
-        quarantined.clone(),
-    );
-    registry.register(
-        "endpoint_kv_use_ratio",
-        "Share of the endpoint's KV cache in use, as far as known",
-        kv_use.clone(),
-    );
-    registry.register(
-        "endpoint_metrics_age_seconds",
-        "Time since the endpoint's metrics were last read; 0 before the first time",
-        metrics_age.clone(),
-    );
-    registry.register(
-        "endpoint_hangs",
-        "Attempts abandoned because the endpoint made no progress",
-        hangs.clone(),
-    );
-    registry.register(
-        "endpoint_probes",
-        "Probes sent to a quarantined endpoint",
-        probes.clone(),
-    );
-    registry.register(
-        "scrape_failures",
-        "Metrics pages that could not be read",
-        scrape_failures.clone(),
-    );
-    let info = Family::<EngineLabel, Gauge>::default();
-    registry.register(
-        "endpoint_info",
-        "Always 1: the engine an endpoint is configured as",
-        info.clone(),
-    );
-    endpoints
-        .iter()
-        .enumerate()
-        .map(|(index, config)| {
-            let name = if index < ENDPOINT_LABELS {
-                &config.name
-            } else {
-                "other"
-            };
-            let endpoint: Arc<str> = Arc::from(name);
-            let label = EndpointLabel {
+    let families = EndpointFamilies::default();
+    families.register(registry);
+    let of = |(index, config): (usize, &Endpoint)| {
+        let is_named = index < ENDPOINT_LABELS;
+        let name = if is_named { &config.name } else { "other" };
+        families.of(name, config.engine.as_str())
+    };
+    endpoints.iter().enumerate().map(of).collect()
+}
+
+/// What there is of every endpoint, under its label.
+#[derive(Default)]
+struct EndpointFamilies {
+    attempts: Family<AttemptLabel, Counter>,
+    in_flight: Family<EndpointLabel, Gauge>,
+    quarantined: Family<EndpointLabel, Gauge>,
+    unheard: Family<EndpointLabel, Gauge>,
+    kv_use: Family<EndpointLabel, FloatGauge>,
+    metrics_age: Family<EndpointLabel, FloatGauge>,
+    hangs: Family<EndpointLabel, Counter>,
+    probes: Family<EndpointLabel, Counter>,
+    scrape_failures: Family<EndpointLabel, Counter>,
+    info: Family<EngineLabel, Gauge>,
+}
+
+impl EndpointFamilies {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "attempts",
+            "Attempts ended, by endpoint and end",
+            self.attempts.clone(),
+        );
+        registry.register(
+            "endpoint_in_flight",
+            "Attempts in flight at the endpoint",
+            self.in_flight.clone(),
+        );
+        registry.register(
+            "endpoint_quarantined",
+            "1 while the endpoint gets probes only",
+            self.quarantined.clone(),
+        );
+        registry.register(
+            "endpoint_unheard",
+            "1 until the endpoint has answered anything for the first time",
+            self.unheard.clone(),
+        );
+        registry.register(
+            "endpoint_kv_use_ratio",
+            "Share of the endpoint's KV cache in use, as far as known",
+            self.kv_use.clone(),
+        );
+        registry.register(
+            "endpoint_metrics_age_seconds",
+            "Time since the endpoint's metrics were last read; 0 before the first time",
+            self.metrics_age.clone(),
+        );
+        registry.register(
+            "endpoint_hangs",
+            "Attempts abandoned because the endpoint made no progress",
+            self.hangs.clone(),
+        );
+        registry.register(
+            "endpoint_probes",
+            "Probes sent to a quarantined endpoint",
+            self.probes.clone(),
+        );
+        registry.register(
+            "scrape_failures",
+            "Metrics pages that could not be read",
+            self.scrape_failures.clone(),
+        );
+        registry.register(
+            "endpoint_info",
+            "Always 1: the engine an endpoint is configured as",
+            self.info.clone(),
+        );
+    }
+
+    /// Those of one endpoint, under this name.
+    fn of(&self, name: &str, engine: &'static str) -> EndpointMetrics {
+        let endpoint: Arc<str> = Arc::from(name);
+        let label = EndpointLabel {
+            endpoint: Arc::clone(&endpoint),
+        };
+        let info = EngineLabel {
+            endpoint: Arc::clone(&endpoint),
+            engine,
+        };
+        self.info.get_or_create(&info).set(1);
+        let ended = |end| {
+            self.attempts.get_or_create_owned(&AttemptLabel {
                 endpoint: Arc::clone(&endpoint),
-            };
-            info.get_or_create(&EngineLabel {
-                endpoint: Arc::clone(&endpoint),
-                engine: config.engine.as_str(),
+                end,
             })
-            .set(1);
-            let ended = |end| {
-                attempts.get_or_create_owned(&AttemptLabel {
-                    endpoint: Arc::clone(&endpoint),
-                    end,
-                })
-            };
-            EndpointMetrics {
-                completed: ended("completed"),
-                rejected: ended("rejected"),
-                busy: ended("busy"),
-                failed: ended("failed"),
-                client_closed: ended("client_closed"),
-                in_flight: in_flight.get_or_create_owned(&label),
-                quarantined: quarantined.get_or_create_owned(&label),
-                kv_use: kv_use.get_or_create_owned(&label),
-                metrics_age: metrics_age.get_or_create_owned(&label),
-                hangs: hangs.get_or_create_owned(&label),
-                probes: probes.get_or_create_owned(&label),
-                scrape_failures: scrape_failures.get_or_create_owned(&label),
-            }
-        })
-        .collect()
+        };
+        EndpointMetrics {
+            completed: ended("completed"),
+            rejected: ended("rejected"),
+            busy: ended("busy"),
+            failed: ended("failed"),
+            client_closed: ended("client_closed"),
+            in_flight: self.in_flight.get_or_create_owned(&label),
+            quarantined: self.quarantined.get_or_create_owned(&label),
+            unheard: self.unheard.get_or_create_owned(&label),
+            kv_use: self.kv_use.get_or_create_owned(&label),
+            metrics_age: self.metrics_age.get_or_create_owned(&label),
+            hangs: self.hangs.get_or_create_owned(&label),
+            probes: self.probes.get_or_create_owned(&label),
+            scrape_failures: self.scrape_failures.get_or_create_owned(&label),
+        }
+    }
 }

@@ -12,9 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use hyper::body::Incoming;
 use inference_wire::route::{Route, route};
 use scheduler_core::flow::FlowConfig;
-use scheduler_core::{
-    EndpointId, EndpointSpec, EndpointState, Input, Pool, PoolConfig, PoolSnapshot,
-};
+use scheduler_core::{EndpointId, EndpointSpec, Input, Pool, PoolConfig, PoolSnapshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +21,7 @@ use crate::body::Body;
 use crate::call::Call;
 use crate::config::{self, Config};
 use crate::dispatcher::Dispatcher;
+use crate::heard::{self, Heard};
 use crate::metrics::Metrics;
 use crate::models;
 use crate::patience::{self, Board};
@@ -68,6 +67,7 @@ pub(crate) struct Endpoint {
     pub(crate) label: HeaderValue,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) probe_model: Option<String>,
+    pub(crate) heard: Heard,
 }
 
 impl SchedulerProxy {
@@ -110,11 +110,14 @@ impl SchedulerProxy {
             timeouts.hung_silence,
             tasks.clone(),
         )));
+        for index in 0..endpoints.len() {
+            until_stop(boxed(heard::listen(Arc::clone(&endpoints), index)));
+        }
         let board = Arc::new(Board::new());
         until_stop(boxed(
             Arc::clone(&board).keep(Arc::clone(&dispatcher), config.comments.every),
         ));
-        let scraper = scrape(&config, &dispatcher, &metrics, &tasks);
+        let scraper = scrape(&config, &dispatcher, &metrics, &endpoints, &tasks);
         Self(Arc::new(Shared {
             trust: Trust::new(config.pool.clone(), config.untrusted),
             records: Records::new(config.records),
@@ -214,26 +217,14 @@ impl SchedulerProxy {
         self.0.dispatcher.snapshot()
     }
 
-    /// The state of the pool for operators, with its name and policy.
-    pub fn state(&self) -> serde_json::Value {
-        let Config { pool, policy, .. } = &self.0.config;
-        serde_json::json!({ "pool": pool, "policy": policy, "state": self.snapshot() })
-    }
-
     /// Appends the metrics page.
     pub fn encode_metrics(&self, page: &mut String) {
-        self.0.metrics.show(&self.0.dispatcher.snapshot());
+        let snapshot = self.0.dispatcher.snapshot();
+        self.0.metrics.show(&snapshot, |id| self.is_heard(id));
         self.0
             .metrics
             .encode(page)
             .expect("writing to a string does not fail");
-    }
-
-    /// Whether requests can be served.
-    pub fn is_ready(&self) -> bool {
-        let ready =
-            |endpoint: &scheduler_core::EndpointSnapshot| endpoint.state == EndpointState::Ready;
-        !self.0.draining.load(Ordering::Relaxed) && self.snapshot().endpoints.iter().any(ready)
     }
 
     /// Refuses new requests, waits up to `limit` for those accepted, then ends what is left. Returns how many were cut.
@@ -251,6 +242,14 @@ impl SchedulerProxy {
         // Whoever does not read its last words has left.
         let _ = tokio::time::timeout(LAST_WORDS, self.0.calls.wait()).await;
         cut
+    }
+
+    pub(crate) fn endpoints(&self) -> &[Endpoint] {
+        &self.0.endpoints
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Relaxed)
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -311,6 +310,7 @@ impl Endpoint {
             label: HeaderValue::from_str(&endpoint.name).expect("a checked name is visible ASCII"),
             upstream: Upstream::new(endpoint.origin.clone(), limits),
             probe_model: endpoint.models.first().cloned(),
+            heard: Heard::new(endpoint),
         }
     }
 }
@@ -339,6 +339,7 @@ fn scrape(
     config: &Config,
     dispatcher: &Arc<Dispatcher>,
     metrics: &Arc<Metrics>,
+    endpoints: &Arc<[Endpoint]>,
     tasks: &TaskTracker,
 ) -> Scraper {
     let targets = ids(config)
@@ -347,7 +348,9 @@ fn scrape(
         })
         .collect();
     let (dispatcher, metrics) = (Arc::clone(dispatcher), Arc::clone(metrics));
+    let endpoints = Arc::clone(endpoints);
     Scraper::spawn(tasks, config.scrape, targets, move |endpoint, result| {
+        endpoints[endpoint.0 as usize].heard.scraped(&result);
         dispatcher.feed(match result {
             Ok(observation) => Input::Observed {
                 endpoint,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use governance_context::TtlSource;
 use scheduler_core::{EmptiedBy, Refusal, RefusalKind, Scope};
 use serde::Serialize;
 
@@ -106,32 +107,35 @@ fn message(refusal: &Refusal, limit: Option<WaitLimit>) -> Cow<'static, str> {
 }
 
 fn expired(refusal: &Refusal, limit: Option<WaitLimit>) -> String {
-    let (time, whose, patient) = match limit {
-        Some(WaitLimit {
-            by: LimitedBy::Band,
-            time,
-        }) => (
-            time,
-            "a request of its priority band may",
+    let time = limit.map_or(refusal.waited, |limit| limit.time);
+    let by = limit.map_or(LimitedBy::Own(TtlSource::Unsaid), |limit| limit.by);
+    let (whose, patient) = match by {
+        LimitedBy::Band => (
+            "a request of its priority band may wait",
             "of a band with more patience",
         ),
-        Some(WaitLimit {
-            by: LimitedBy::Request,
-            time,
-        }) => (
-            time,
-            "its objective lets a request",
+        LimitedBy::Own(TtlSource::Gateway) => (
+            "timeouts.queue lets a request wait",
             "whose objective has more patience",
         ),
-        None => (
-            refusal.waited,
-            "the request may",
+        LimitedBy::Own(TtlSource::Objective) => (
+            "its objective lets a request wait",
             "whose objective has more patience",
         ),
+        LimitedBy::Own(TtlSource::Tenant) => {
+            ("its tenant lets a request wait", "with more patience")
+        }
+        LimitedBy::Own(TtlSource::Project) => (
+            "its project lets a request wait",
+            "of a project with more patience",
+        ),
+        LimitedBy::Own(TtlSource::Key) => ("its key lets a request wait", "with more patience"),
+        LimitedBy::Own(TtlSource::Unsaid) => {
+            ("the request may wait", "whose objective has more patience")
+        }
     };
     format!(
-        "No endpoint had room within the {} ms that {whose} wait. Wait as long as retry-after says, or use a key \
-         {patient}.",
+        "No endpoint had room within the {} ms that {whose}. Wait as long as retry-after says, or use a key {patient}.",
         time.as_millis()
     )
 }
@@ -298,15 +302,48 @@ mod tests {
                 .message
                 .into_owned()
         };
-        assert_eq!(
-            told(LimitedBy::Band),
-            "No endpoint had room within the 2000 ms that a request of its priority band may wait. Wait as long as \
-             retry-after says, or use a key of a band with more patience."
-        );
-        assert_eq!(
-            told(LimitedBy::Request),
-            "No endpoint had room within the 2000 ms that its objective lets a request wait. Wait as long as \
-             retry-after says, or use a key whose objective has more patience."
-        );
+        for (by, whose, patient) in [
+            (
+                LimitedBy::Band,
+                "a request of its priority band may wait",
+                "of a band with more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Gateway),
+                "timeouts.queue lets a request wait",
+                "whose objective has more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Objective),
+                "its objective lets a request wait",
+                "whose objective has more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Tenant),
+                "its tenant lets a request wait",
+                "with more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Project),
+                "its project lets a request wait",
+                "of a project with more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Key),
+                "its key lets a request wait",
+                "with more patience",
+            ),
+            (
+                LimitedBy::Own(TtlSource::Unsaid),
+                "the request may wait",
+                "whose objective has more patience",
+            ),
+        ] {
+            let expected = format!(
+                "No endpoint had room within the 2000 ms that {whose}. Wait as long as retry-after says, or use a key \
+                 {patient}."
+            );
+            assert_eq!(told(by), expected);
+        }
     }
 }

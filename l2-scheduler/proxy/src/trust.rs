@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwapOption;
 use governance_context::{
     AttemptId, Band, CacheDomain, Context, FairnessId, MicroWtu, PathHash, PolicyVersion, PoolName,
-    Refusal, ReplayGuard, RequestId, Targets, TenantId, Verifier, names,
+    Refusal, ReplayGuard, RequestId, Targets, TenantId, TtlSource, Verifier, names,
 };
 use http::HeaderMap;
 use uuid::Uuid;
@@ -178,6 +178,7 @@ fn anonymous(pool: PoolName) -> Context {
         band: Band(i32::MIN),
         objective: None,
         ttl_ms: DAY_MS,
+        ttl_by: TtlSource::Unsaid,
         targets: Targets::default(),
         prompt_tokens: 0,
         output_bound: 0,

@@ -5,7 +5,7 @@
 
 use governance_context::{
     AttemptId, Band, CacheDomain, Context, FairnessId, KeyRing, MicroWtu, ObjectiveName, PathHash,
-    PolicyVersion, PoolName, RequestId, Targets, TenantId,
+    PolicyVersion, PoolName, RequestId, Targets, TenantId, TtlSource,
 };
 
 /// When every token was issued.
@@ -53,6 +53,7 @@ pub fn cases() -> Vec<Case> {
         case("full", full(), Some(body)),
         case("minimal", minimal(), None),
         case("extreme", extreme(), Some(b"")),
+        case("told-whose-ttl", told_whose_ttl(), None),
         Case {
             l2_keys: ROTATED_KEYS,
             ..case("signed-before-rotation", full(), Some(body))
@@ -85,6 +86,7 @@ fn full() -> Context {
         band: Band(10),
         objective: Some(name("interactive", ObjectiveName::new)),
         ttl_ms: 30_000,
+        ttl_by: TtlSource::Unsaid,
         targets: Targets {
             ttft_ms: Some(800),
             tpot_ms: Some(50),
@@ -105,6 +107,13 @@ fn minimal() -> Context {
         weight: 1,
         held: MicroWtu::ZERO,
         ..full()
+    }
+}
+
+fn told_whose_ttl() -> Context {
+    Context {
+        ttl_by: TtlSource::Gateway,
+        ..minimal()
     }
 }
 

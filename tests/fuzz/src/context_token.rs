@@ -2,7 +2,7 @@
 
 use governance_context::{
     AttemptId, Band, CacheDomain, Context, FairnessId, Key, KeyId, MicroWtu, PathHash,
-    PolicyVersion, PoolName, RequestId, Signer, Targets, TenantId, Verifier,
+    PolicyVersion, PoolName, RequestId, Signer, Targets, TenantId, TtlSource, Verifier,
 };
 
 const BODY: &[u8] = br#"{"model":"tiny"}"#;
@@ -53,6 +53,7 @@ fn context() -> Context {
         band: Band(0),
         objective: None,
         ttl_ms: 1000,
+        ttl_by: TtlSource::Key,
         targets: Targets::default(),
         prompt_tokens: 10,
         output_bound: 20,

@@ -256,7 +256,7 @@ fn another_shape_is_refused_by_path() {
         (
             "governance: { models: [{ name: a }] }",
             expect![
-                "governance.models[0].context_tokens: missing, and it has no default (line 1, column 26)"
+                "governance.models[0].context_tokens: missing, and it has no default; write it (line 1, column 26)"
             ],
         ),
         (
@@ -328,4 +328,25 @@ fn names_in_a_path_are_shown_on_one_line() {
     );
     let long = told(&format!("scheduling: {{ {}: 1 }}", "k".repeat(100_000)));
     assert!(long.len() < 1000, "{}", long.len());
+}
+
+#[test]
+fn a_tag_is_refused_and_not_repeated() {
+    for (text, path) in [
+        ("governance: { admin_token: !x }", "governance"),
+        (
+            "governance:\n  admin_token: !hp-very-secret\n",
+            "governance",
+        ),
+        ("governance: { admin_token: !x { file: a } }", "governance"),
+        ("scheduling: { room: !big 3 }", "scheduling"),
+        ("scheduling: { endpoints: !mine [] }", "scheduling"),
+        ("!mine\nscheduling: { room: 3 }", "the file"),
+    ] {
+        let told = parse(text).expect_err(text).to_string();
+        let expected =
+            format!("{path}: a tag (`!...`) is not allowed; write the value without it (line ");
+        assert!(told.starts_with(&expected), "{text}: {told}");
+        assert!(!told.contains("very-secret"), "{told}");
+    }
 }

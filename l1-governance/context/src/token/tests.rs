@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::context::Targets;
+use crate::context::{Targets, TtlSource};
 use crate::ids::{
     AttemptId, CacheDomain, FairnessId, ObjectiveName, PathHash, PolicyVersion, RequestId, TenantId,
 };
@@ -31,6 +31,7 @@ fn context() -> Context {
         band: Band(-1),
         objective: Some(ObjectiveName::new("batch").unwrap()),
         ttl_ms: 60_000,
+        ttl_by: TtlSource::Objective,
         targets: Targets {
             ttft_ms: Some(800),
             tpot_ms: None,
@@ -513,6 +514,7 @@ fn the_longest_token_we_write_is_not_too_long() {
         weight: u32::MAX,
         band: Band(i32::MIN),
         ttl_ms: u64::MAX,
+        ttl_by: TtlSource::Objective,
         targets: Targets {
             ttft_ms: Some(u32::MAX),
             tpot_ms: Some(u32::MAX),

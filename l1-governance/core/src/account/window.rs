@@ -67,13 +67,13 @@ pub enum WindowError {
     #[error("{0:?} is not a period: a whole number and one of s, m, h, d, w, mo")]
     Period(String),
     /// The mode has no exact window of that length.
-    #[error("{mode} windows cannot last {period:?} exactly: {instead}")]
+    #[error("{mode} windows cannot last {period:?} exactly: use {instead}")]
     Inexact {
         /// The mode.
         mode: &'static str,
         /// The period asked for.
         period: String,
-        /// What the mode can do.
+        /// What the mode can do; it follows "use".
         instead: &'static str,
     },
     /// Not a fixed offset.
@@ -111,7 +111,7 @@ impl Window {
             "balance" => Err(WindowError::Inexact {
                 mode: "balance",
                 period: period.to_owned(),
-                instead: "a balance has no period; leave it out",
+                instead: "no period: a balance never starts over",
             }),
             other => Err(WindowError::Mode(other.to_owned())),
         }
@@ -297,7 +297,7 @@ fn rolling_period(text: &str) -> Result<u64, WindowError> {
             return Err(WindowError::Inexact {
                 mode: "rolling",
                 period: text.to_owned(),
-                instead: "months differ in length; use mode anchor, or give days",
+                instead: "days, or an anchor window: months differ in length",
             });
         }
     };
@@ -317,7 +317,7 @@ fn calendar_unit(text: &str) -> Result<CalendarUnit, WindowError> {
             Err(WindowError::Inexact {
                 mode: "calendar",
                 period: other.to_owned(),
-                instead: "a calendar has days (1d), weeks (1w) and months (1mo); use rolling or anchor for other lengths",
+                instead: "1d, 1w or 1mo, or a rolling or anchor window for other lengths",
             })
         }
     }
@@ -330,7 +330,7 @@ fn anchor_months(text: &str) -> Result<u32, WindowError> {
         _ => Err(WindowError::Inexact {
             mode: "anchor",
             period: text.to_owned(),
-            instead: "an anchor counts months, 1mo to 120mo; use rolling for hours, days and weeks",
+            instead: "1mo to 120mo, or a rolling window for hours, days and weeks",
         }),
     }
 }

@@ -6,7 +6,7 @@ use governance_context::{MicroWtu, PolicyVersion};
 use governance_core::price::Unpriced;
 
 use super::file::{Number, SecretFile, TimeoutsFile};
-use super::parse::{self, Checked, Path};
+use super::parse::{self, Checked, Path, Word};
 use super::{Config, File, SecretSource, Sizes, Timeouts, models, objectives, tenants};
 
 const MIB: u64 = 1024 * 1024;
@@ -49,6 +49,25 @@ impl Config {
             tenants,
             version,
         })
+    }
+}
+
+impl Config {
+    /// What is valid and most likely not meant: each names its field, what follows from it and what to do.
+    pub fn warnings(&self) -> Vec<String> {
+        if self.no_price != Unpriced::Refuse {
+            return Vec::new();
+        }
+        let models = self.models.iter().enumerate();
+        let unpriced = models.filter(|(_, model)| model.price.is_none());
+        unpriced
+            .map(|(index, model)| {
+                format!(
+                    "governance.models[{index}].price: none, so every request for {:?} is refused with 403 no_price; give the model a price, or all without one `governance.no_price: floor`",
+                    model.name
+                )
+            })
+            .collect()
     }
 }
 
@@ -113,13 +132,13 @@ fn no_price(word: Option<&str>, floor: Option<&Number>, root: &Path) -> Checked<
     match word.unwrap_or("refuse") {
         "refuse" if floor.is_some() => Err(root.field("floor_wtu").refuse(
             floor.expect("just checked"),
-            "nothing, unless no_price is \"floor\"",
+            "no value, unless no_price is \"floor\"",
         )),
         "refuse" => Ok(Unpriced::Refuse),
         "floor" => {
             let floor = floor.ok_or_else(|| {
                 root.field("floor_wtu")
-                    .refuse("", "the WTU to hold and charge")
+                    .refuse(Word("nothing"), "the WTU to hold and charge")
             })?;
             Ok(Unpriced::Floor(wtu(floor, &root.field("floor_wtu"))?))
         }
@@ -137,7 +156,7 @@ pub(super) fn secret_source(file: SecretFile, path: &Path) -> Checked<SecretSour
         (None, Some(env)) if !env.is_empty() => Ok(SecretSource::Env(env)),
         // Whoever gives both may have written the secret itself: it is not repeated.
         (file, _) => Err(path.refuse(
-            file.map_or("", |_| "file and env"),
+            Word(file.map_or("nothing", |_| "both")),
             "exactly one of {file: PATH} and {env: NAME}; secrets never stand in this file",
         )),
     }

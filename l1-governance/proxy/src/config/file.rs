@@ -31,7 +31,7 @@ pub struct File {
 }
 
 /// A number that may be written bare or quoted; quoted decimals keep every digit.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+#[derive(Clone, Deserialize, Serialize, PartialEq)]
 #[serde(untagged, expecting = "a number")]
 pub(super) enum Number {
     Whole(u64),
@@ -47,6 +47,17 @@ impl std::fmt::Display for Number {
             Number::Negative(number) => write!(f, "{number}"),
             Number::Decimal(number) => write!(f, "{number}"),
             Number::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// As it was written.
+impl std::fmt::Debug for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Number::Text(text) => write!(f, "{text:?}"),
+            Number::Decimal(number) => write!(f, "{number:?}"),
+            Number::Whole(_) | Number::Negative(_) => write!(f, "{self}"),
         }
     }
 }

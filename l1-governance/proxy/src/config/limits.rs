@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use governance_core::account::{
-    Limit as LedgerLimit, PolicyName, PolicySpec, Tier, Unit, UnixMs, Window, parse_tokens,
-    parse_wtu,
+    AmountError, Limit as LedgerLimit, PolicyName, PolicySpec, Tier, Unit, UnixMs, Window,
+    WindowError, parse_tokens, parse_wtu,
 };
 use governance_core::limits::Rate;
 
-use super::Limit;
-use super::file::LimitFile;
-use super::parse::{self, Checked, Path};
+use super::file::{LimitFile, Number};
+use super::parse::{self, Checked, Path, Word};
+use super::{ConfigError, Limit};
+
+const RATE: &str = "a time in which the rate is one request per year to one per nanosecond";
+const WTU: &str = "a decimal number of at least 0 with at most 6 digits after the point";
+const TOKENS: &str = "a whole number of at least 0";
 
 pub(super) fn limits(files: &[LimitFile], path: &Path) -> Checked<Vec<Limit>> {
     let mut limits = Vec::with_capacity(files.len());
@@ -44,8 +48,10 @@ fn limit(file: &LimitFile, path: &Path) -> Checked<Limit> {
             let burst = positive(file.burst.unwrap_or(count), "burst")?;
             let text = file.per.as_deref().unwrap_or_default();
             let per = parse::duration(text, &path.field("per"))?;
-            let rate = Rate::new(small(count), nanoseconds(per), small(burst));
-            Ok(Limit::Rate(rate.map_err(|error| path.field("per").refuse(text, error.to_string()))?))
+            let rate = Rate::new(small(count), nanoseconds(per), small(burst)).map_err(|_| {
+                path.field("per").refuse(text, RATE)
+            })?;
+            Ok(Limit::Rate(rate))
         }
         (None, Some(concurrency), None, None) if file.per.is_none() && file.burst.is_none() => {
             tier_among(file, &["A"], path)?;
@@ -53,18 +59,50 @@ fn limit(file: &LimitFile, path: &Path) -> Checked<Limit> {
         }
         (None, None, Some(amount), None) if file.burst.is_none() => {
             let amount = parse_wtu(&amount.to_string())
-                .map_err(|error| path.field("wtu").refuse(amount, error.to_string()))?;
+                .map_err(|error| refuse_amount(amount, &error, WTU, &path.field("wtu")))?;
             ledger_limit(file, Unit::MicroWtu, amount.0, path)
         }
         (None, None, None, Some(amount)) if file.burst.is_none() => {
             let amount = parse_tokens(&amount.to_string())
-                .map_err(|error| path.field("tokens").refuse(amount, error.to_string()))?;
+                .map_err(|error| refuse_amount(amount, &error, TOKENS, &path.field("tokens")))?;
             ledger_limit(file, Unit::Tokens, amount, path)
         }
         _ => Err(path.refuse(
-            "a limit",
+            Word("this combination"),
             "exactly one of {requests, per, burst?}, {concurrency}, {wtu, per, tier: B|D}, {tokens, per, tier: B|D}",
         )),
+    }
+}
+
+fn refuse_amount(amount: &Number, error: &AmountError, form: &str, path: &Path) -> ConfigError {
+    let allowed = match error {
+        AmountError::TooLarge(_) => "a smaller number, or no limit",
+        AmountError::Empty
+        | AmountError::Negative(_)
+        | AmountError::NotANumber(_)
+        | AmountError::TooFine { .. } => form,
+    };
+    path.refuse(amount, allowed)
+}
+
+/// The field that makes the window impossible, and what it may say.
+fn refuse_window(file: &LimitFile, error: &WindowError, path: &Path) -> ConfigError {
+    let per = file.per.as_deref().unwrap_or_default();
+    match error {
+        WindowError::Mode(mode) => path
+            .field("window")
+            .refuse(mode, "rolling, calendar, anchor or balance"),
+        WindowError::Period(_) => path
+            .field("per")
+            .refuse(per, "a whole number and one unit of s, m, h, d, w, mo"),
+        WindowError::Inexact { instead, .. } => path.field("per").refuse(per, *instead),
+        WindowError::Zone(zone) => path
+            .field("zone")
+            .refuse(zone, "UTC or a fixed offset such as +02:00"),
+        WindowError::NoAnchor(_) => path.field("anchor").refuse(
+            Word("nothing"),
+            "the instant to count from, in seconds since 1970",
+        ),
     }
 }
 
@@ -99,7 +137,7 @@ fn ledger_limit(file: &LimitFile, unit: Unit, amount: u64, path: &Path) -> Check
         (anchor, _) => anchor.map(|seconds| UnixMs(seconds.saturating_mul(1000))),
     };
     let window = Window::parse(mode, per, file.zone.as_deref().unwrap_or_default(), anchor)
-        .map_err(|error| path.field("per").refuse(per, error.to_string()))?;
+        .map_err(|error| refuse_window(file, &error, path))?;
     let name = file.name.clone().unwrap_or_else(|| {
         let what = if unit == Unit::Tokens {
             "tokens"
@@ -108,8 +146,10 @@ fn ledger_limit(file: &LimitFile, unit: Unit, amount: u64, path: &Path) -> Check
         };
         format!("{what}-{}", if per.is_empty() { mode } else { per })
     });
-    let name = PolicyName::parse(&name)
-        .map_err(|error| path.field("name").refuse(&name, error.to_string()))?;
+    let name = PolicyName::parse(&name).map_err(|_| {
+        path.field("name")
+            .refuse(&name, "1 to 64 letters, digits, '.', '_' or '-'")
+    })?;
     Ok(Limit::Ledger(PolicySpec::new(
         name,
         tier,

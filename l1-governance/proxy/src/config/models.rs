@@ -13,6 +13,7 @@ use super::{Catalogue, Model};
 
 /// One WTU per token. A price per million entered as a price per token is far above.
 const MOST_PICO_PER_TOKEN: u64 = 1_000_000_000_000;
+const MOST_CONTEXT: u64 = 100_000_000;
 
 pub(super) fn catalogue(files: &[ModelFile], root: &Path) -> Checked<Catalogue> {
     let mut models = Vec::with_capacity(files.len());
@@ -38,36 +39,12 @@ fn model(file: &ModelFile, path: &Path) -> Checked<Model> {
         .enumerate()
         .map(|(index, alias)| parse::model_name(alias, &path.index("aliases", index)))
         .collect::<Checked<Vec<String>>>()?;
-    let pool = file.pool.as_deref().unwrap_or("default");
-    let tokens = |value: Option<u64>, default: u64, most: u64, field: &str| {
-        let value = value.unwrap_or(default);
-        if (1..=most).contains(&value) {
-            return Ok(value);
-        }
-        Err(path
-            .field(field)
-            .refuse(value, format!("1 to {most} tokens")))
-    };
-    let context_tokens = tokens(Some(file.context_tokens), 0, 100_000_000, "context_tokens")?;
-    let max_output_tokens = tokens(
-        file.max_output_tokens,
-        context_tokens,
-        context_tokens,
-        "max_output_tokens",
-    )?;
-    let default_max_tokens = tokens(
-        file.default_max_tokens,
-        max_output_tokens.min(1024),
-        max_output_tokens,
-        "default_max_tokens",
-    )?;
-    let per_token = |value: &Option<Number>, default: u64, field: &str| match value {
-        None => Ok(default),
-        Some(number) => match parse::decimal(&number.to_string(), 3, &path.field(field))? {
-            0 => Err(path.field(field).refuse(number, "more than 0 bytes")),
-            milli => Ok(milli),
-        },
-    };
+    let tokens = tokens(file, path)?;
+    let price = file
+        .price
+        .as_ref()
+        .map(|price| rates(price, &path.field("price")))
+        .transpose()?;
     Ok(Model {
         served_as: match &file.served_as {
             Some(served) => parse::model_name(served, &path.field("served_as"))?,
@@ -75,49 +52,95 @@ fn model(file: &ModelFile, path: &Path) -> Checked<Model> {
         },
         name,
         aliases,
-        pool: PoolName::new(pool).map_err(|error| {
-            path.field("pool")
-                .refuse(pool, format!("a name that {error}"))
-        })?,
-        engine: parse::choice(
-            file.engine.as_deref().unwrap_or("vllm"),
-            &[
-                ("vllm", Engine::Vllm),
-                ("sglang", Engine::Sglang),
-                ("openai", Engine::OpenAi),
-            ],
-            &path.field("engine"),
-        )?,
+        pool: pool(file, path)?,
+        engine: engine(file, path)?,
         engine_priority: file.engine_priority,
-        context_tokens,
-        max_output_tokens,
-        default_max_tokens,
+        context_tokens: tokens.context,
+        max_output_tokens: tokens.most_output,
+        default_max_tokens: tokens.usual_output,
         tier: parse::name(file.tier.as_deref().unwrap_or("T2"), &path.field("tier"))?,
-        price: file
-            .price
-            .as_ref()
-            .map(|price| rates(price, &path.field("price")))
-            .transpose()?,
-        unknown_fields: parse::choice(
-            file.unknown_fields.as_deref().unwrap_or("drop"),
-            &[
-                ("drop", UnknownFields::Drop),
-                ("reject", UnknownFields::Reject),
-                ("pass", UnknownFields::Pass),
-            ],
-            &path.field("unknown_fields"),
-        )?,
-        milli_bytes_per_token_floor: per_token(
-            &file.bytes_per_token_floor,
+        price,
+        unknown_fields: unknown_fields(file, path)?,
+        milli_bytes_per_token_floor: milli_bytes(
+            file.bytes_per_token_floor.as_ref(),
             1000,
-            "bytes_per_token_floor",
+            &path.field("bytes_per_token_floor"),
         )?,
-        milli_bytes_per_token_ceiling: per_token(
-            &file.bytes_per_token_ceiling,
+        milli_bytes_per_token_ceiling: milli_bytes(
+            file.bytes_per_token_ceiling.as_ref(),
             128_000,
-            "bytes_per_token_ceiling",
+            &path.field("bytes_per_token_ceiling"),
         )?,
     })
+}
+
+struct Tokens {
+    context: u64,
+    most_output: u64,
+    usual_output: u64,
+}
+
+fn tokens(file: &ModelFile, path: &Path) -> Checked<Tokens> {
+    let within = |value: u64, most: u64, field: &str| {
+        if (1..=most).contains(&value) {
+            return Ok(value);
+        }
+        Err(path
+            .field(field)
+            .refuse(value, format!("1 to {most} tokens")))
+    };
+    let context = within(file.context_tokens, MOST_CONTEXT, "context_tokens")?;
+    let most_output = file.max_output_tokens.unwrap_or(context);
+    let most_output = within(most_output, context, "max_output_tokens")?;
+    let usual_output = file.default_max_tokens.unwrap_or(most_output.min(1024));
+    Ok(Tokens {
+        context,
+        most_output,
+        usual_output: within(usual_output, most_output, "default_max_tokens")?,
+    })
+}
+
+fn pool(file: &ModelFile, path: &Path) -> Checked<PoolName> {
+    let pool = file.pool.as_deref().unwrap_or("default");
+    PoolName::new(pool).map_err(|_| {
+        path.field("pool")
+            .refuse(pool, "1 to 128 visible ASCII characters")
+    })
+}
+
+fn engine(file: &ModelFile, path: &Path) -> Checked<Engine> {
+    parse::choice(
+        file.engine.as_deref().unwrap_or("vllm"),
+        &[
+            ("vllm", Engine::Vllm),
+            ("sglang", Engine::Sglang),
+            ("openai", Engine::OpenAi),
+        ],
+        &path.field("engine"),
+    )
+}
+
+fn unknown_fields(file: &ModelFile, path: &Path) -> Checked<UnknownFields> {
+    parse::choice(
+        file.unknown_fields.as_deref().unwrap_or("drop"),
+        &[
+            ("drop", UnknownFields::Drop),
+            ("reject", UnknownFields::Reject),
+            ("pass", UnknownFields::Pass),
+        ],
+        &path.field("unknown_fields"),
+    )
+}
+
+/// Bytes in thousandths.
+fn milli_bytes(number: Option<&Number>, default: u64, path: &Path) -> Checked<u64> {
+    let Some(number) = number else {
+        return Ok(default);
+    };
+    match parse::decimal(&number.to_string(), 3, path)? {
+        0 => Err(path.refuse(number, "more than 0 bytes")),
+        milli => Ok(milli),
+    }
 }
 
 fn rates(file: &PriceFile, path: &Path) -> Checked<Rates> {

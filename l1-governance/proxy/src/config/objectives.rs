@@ -116,7 +116,7 @@ fn known(name: &str, all: &Objectives, path: &Path) -> Checked<ObjectiveName> {
         return Ok(name.clone());
     }
     let allowed = if all.named.is_empty() {
-        "nothing: governance.objectives defines none".to_owned()
+        "none: governance.objectives defines none".to_owned()
     } else {
         format!("one of {}", all.list())
     };

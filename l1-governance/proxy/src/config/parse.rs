@@ -19,20 +19,33 @@ impl Path {
         Self(format!("{}.{name}", self.0))
     }
 
+    pub(super) fn text(&self) -> &str {
+        &self.0
+    }
+
     pub(super) fn index(&self, name: &str, index: usize) -> Self {
         Self(format!("{}.{name}[{index}]", self.0))
     }
 
     pub(super) fn refuse(
         &self,
-        value: impl std::fmt::Display,
+        value: impl std::fmt::Debug,
         allowed: impl Into<String>,
     ) -> ConfigError {
         ConfigError {
             field: self.0.clone(),
-            value: value.to_string(),
+            value: format!("{value:?}"),
             allowed: allowed.into(),
         }
+    }
+}
+
+/// What stands there, in a word of ours instead of the one that was written.
+pub(super) struct Word(pub(super) &'static str);
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
     }
 }
 

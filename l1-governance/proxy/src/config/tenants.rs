@@ -150,6 +150,7 @@ fn key(
         models: allowlist(file.models, models, path)?,
         limits: limits(&file.limits, path)?,
         secret: secret_source(file.secret, &path.field("secret"))?,
+        at: path.text().to_owned(),
     })
 }
 

@@ -73,177 +73,171 @@ fn errors_name_the_field_the_value_and_what_is_allowed() {
         (
             "/tenants/0/limits",
             json!([{"requests": 0, "per": "1m"}]),
-            expect![[
-                r#"governance.tenants[0].limits[0].requests: "0" is not valid here; allowed: at least 1"#
-            ]],
+            expect!["governance.tenants[0].limits[0].requests: 0 is not allowed; use at least 1"],
         ),
         (
             "/tenants/0/limits",
             json!([{"requests": 5, "per": "1 minute"}]),
             expect![[
-                r#"governance.tenants[0].limits[0].per: "1 minute" is not valid here; allowed: a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
+                r#"governance.tenants[0].limits[0].per: "1 minute" is not allowed; use a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
             ]],
         ),
         (
             "/tenants/0/limits",
             json!([{"requests": 5}]),
             expect![[
-                r#"governance.tenants[0].limits[0].per: "" is not valid here; allowed: a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
+                r#"governance.tenants[0].limits[0].per: "" is not allowed; use a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
             ]],
         ),
         (
             "/tenants/0/limits",
             json!([{"wtu": "NaN", "per": "1h"}]),
             expect![[
-                r#"governance.tenants[0].limits[0].wtu: "NaN" is not valid here; allowed: the limit "NaN" is not a plain decimal number such as 1500 or 2.5"#
+                r#"governance.tenants[0].limits[0].wtu: "NaN" is not allowed; use a decimal number of at least 0 with at most 6 digits after the point"#
             ]],
         ),
         (
             "/tenants/0/limits",
             json!([{"wtu": 5, "per": "1h", "tier": "A"}]),
             expect![[
-                r#"governance.tenants[0].limits[0].tier: "A" is not valid here; allowed: one of B, D"#
+                r#"governance.tenants[0].limits[0].tier: "A" is not allowed; use one of B, D"#
             ]],
         ),
         (
             "/tenants/0/limits",
             json!([{"wtu": 5, "per": "1h"}, {"wtu": 6, "per": "1h"}]),
             expect![[
-                r#"governance.tenants[0].limits[1]: "wtu-1h" is not valid here; allowed: a limit of its own (the account has two policies named wtu-1h)"#
+                r#"governance.tenants[0].limits[1]: "wtu-1h" is not allowed; use a limit of its own (the account has two policies named wtu-1h)"#
             ]],
         ),
         (
             "/tenants/0/limits",
             json!([{"concurrency": 5, "requests": 5, "per": "1s"}]),
-            expect![[
-                r#"governance.tenants[0].limits[0]: "a limit" is not valid here; allowed: exactly one of {requests, per, burst?}, {concurrency}, {wtu, per, tier: B|D}, {tokens, per, tier: B|D}"#
-            ]],
+            expect![
+                "governance.tenants[0].limits[0]: this combination is not allowed; use exactly one of {requests, per, burst?}, {concurrency}, {wtu, per, tier: B|D}, {tokens, per, tier: B|D}"
+            ],
         ),
         (
             "/tenants/0/models",
             json!(["dmo"]),
-            expect![[
-                r#"governance.tenants[0].models[0]: "dmo" is not valid here; allowed: one of demo"#
-            ]],
+            expect![[r#"governance.tenants[0].models[0]: "dmo" is not allowed; use one of demo"#]],
         ),
         (
             "/tenants/0/ratio",
             json!(0),
-            expect![[
-                r#"governance.tenants[0].ratio: "0" is not valid here; allowed: a positive decimal or fraction, such as 0.75 or 3/2"#
-            ]],
+            expect![
+                "governance.tenants[0].ratio: 0 is not allowed; use a positive decimal or fraction, such as 0.75 or 3/2"
+            ],
         ),
         (
             "/tenants/0/name",
             json!("a/b"),
             expect![[
-                r#"governance.tenants[0].name: "a/b" is not valid here; allowed: 1 to 64 letters, digits, '-', '_' or '.'"#
+                r#"governance.tenants[0].name: "a/b" is not allowed; use 1 to 64 letters, digits, '-', '_' or '.'"#
             ]],
         ),
         (
             "/tenants/0/projects/0/keys/0/user",
             json!("bob"),
             expect![[
-                r#"governance.tenants[0].projects[0].keys[0].user: "bob" is not valid here; allowed: a name listed under users of the project"#
+                r#"governance.tenants[0].projects[0].keys[0].user: "bob" is not allowed; use a name listed under users of the project"#
             ]],
         ),
         (
             "/tenants/0/projects/0/keys/0/secret",
             json!({}),
-            expect![[
-                r#"governance.tenants[0].projects[0].keys[0].secret: "" is not valid here; allowed: exactly one of {file: PATH} and {env: NAME}; secrets never stand in this file"#
-            ]],
+            expect![
+                "governance.tenants[0].projects[0].keys[0].secret: nothing is not allowed; use exactly one of {file: PATH} and {env: NAME}; secrets never stand in this file"
+            ],
         ),
         (
             "/tenants/0/projects/0/keys/0/role",
             json!("admin"),
             expect![[
-                r#"governance.tenants[0].projects[0].keys[0].role: "admin" is not valid here; allowed: one of member, lead"#
+                r#"governance.tenants[0].projects[0].keys[0].role: "admin" is not allowed; use one of member, lead"#
             ]],
         ),
         (
             "/models/0/price",
             json!({"uncached": "2.5", "output": "10"}),
             expect![[
-                r#"governance.models[0].price.uncached: "2.5" is not valid here; allowed: at most 1 WTU per token; is it a price per million?"#
+                r#"governance.models[0].price.uncached: "2.5" is not allowed; use at most 1 WTU per token; is it a price per million?"#
             ]],
         ),
         (
             "/models/0/price",
             json!({"uncached": "0.1", "cached": "0.2", "output": "0.1"}),
             expect![[
-                r#"governance.models[0].price.cached: "0.2" is not valid here; allowed: at most the uncached rate"#
+                r#"governance.models[0].price.cached: "0.2" is not allowed; use at most the uncached rate"#
             ]],
         ),
         (
             "/models/0/price",
             json!({"uncached": "-1", "output": "0.1"}),
             expect![[
-                r#"governance.models[0].price.uncached: "-1" is not valid here; allowed: a decimal number of at least 0 with at most 12 digits after the point"#
+                r#"governance.models[0].price.uncached: "-1" is not allowed; use a decimal number of at least 0 with at most 12 digits after the point"#
             ]],
         ),
         (
             "/models/0/engine",
             json!("trt"),
             expect![[
-                r#"governance.models[0].engine: "trt" is not valid here; allowed: one of vllm, sglang, openai"#
+                r#"governance.models[0].engine: "trt" is not allowed; use one of vllm, sglang, openai"#
             ]],
         ),
         (
             "/models/0/max_output_tokens",
             json!(5000),
-            expect![[
-                r#"governance.models[0].max_output_tokens: "5000" is not valid here; allowed: 1 to 4096 tokens"#
-            ]],
+            expect![
+                "governance.models[0].max_output_tokens: 5000 is not allowed; use 1 to 4096 tokens"
+            ],
         ),
         (
             "/models/0/aliases",
             json!(["demo"]),
             expect![[
-                r#"governance.models[0]: "demo" is not valid here; allowed: names and aliases that no other model has"#
+                r#"governance.models[0]: "demo" is not allowed; use names and aliases that no other model has"#
             ]],
         ),
         (
             "/models/0/bytes_per_token_floor",
             json!(0),
-            expect![[
-                r#"governance.models[0].bytes_per_token_floor: "0" is not valid here; allowed: more than 0 bytes"#
-            ]],
+            expect![
+                "governance.models[0].bytes_per_token_floor: 0 is not allowed; use more than 0 bytes"
+            ],
         ),
         (
             "/cors",
             json!({"allowed_origins": ["app.example"]}),
             expect![[
-                r#"governance.cors.allowed_origins[0]: "app.example" is not valid here; allowed: scheme://host[:port] without a path, or "*""#
+                r#"governance.cors.allowed_origins[0]: "app.example" is not allowed; use scheme://host[:port] without a path, or "*""#
             ]],
         ),
         (
             "/timeouts",
             json!({"idle": "0s"}),
             expect![[
-                r#"governance.timeouts.idle: "0s" is not valid here; allowed: a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
+                r#"governance.timeouts.idle: "0s" is not allowed; use a whole number above 0 and one unit of ms, s, m, h, d; for example 30s"#
             ]],
         ),
         (
             "/no_price",
             json!("free"),
-            expect![[
-                r#"governance.no_price: "free" is not valid here; allowed: one of refuse, floor"#
-            ]],
+            expect![[r#"governance.no_price: "free" is not allowed; use one of refuse, floor"#]],
         ),
         (
             "/floor_wtu",
             json!(5),
             expect![[
-                r#"governance.floor_wtu: "5" is not valid here; allowed: nothing, unless no_price is "floor""#
+                r#"governance.floor_wtu: 5 is not allowed; use no value, unless no_price is "floor""#
             ]],
         ),
         (
             "/max_body_bytes",
             json!(10),
-            expect![[
-                r#"governance.max_body_bytes: "10" is not valid here; allowed: bytes from 1024 to 1073741824"#
-            ]],
+            expect![
+                "governance.max_body_bytes: 10 is not allowed; use bytes from 1024 to 1073741824"
+            ],
         ),
     ] {
         refuses(pointer, &value, &complaint);

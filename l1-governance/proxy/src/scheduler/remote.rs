@@ -26,39 +26,33 @@ pub struct RemoteScheduler {
     signer: Signer,
 }
 
-/// Why an address cannot be that of a scheduler.
+/// An address cannot be that of a scheduler. What was written is not repeated: a password may stand in it.
 #[derive(Debug, thiserror::Error)]
-#[error("{url:?} is not the address of a scheduler: use http://host:port without a path")]
-pub struct RemoteConfigError {
-    url: String,
-}
+#[error("not the address of a scheduler; use http://host:port without user, password and path")]
+pub struct RemoteConfigError;
 
 impl RemoteScheduler {
     /// A scheduler at `http://host:port`, trusting tokens of `signer`.
     pub fn new(url: &str, signer: Signer) -> Result<Self, RemoteConfigError> {
-        let refuse = || RemoteConfigError {
-            url: url.to_owned(),
-        };
-        let parts = url.parse::<Uri>().map_err(|_| refuse())?.into_parts();
-        let bare = parts.path_and_query.is_none_or(|path| path == "/");
-        match (parts.scheme, parts.authority) {
-            (Some(scheme), Some(authority)) if scheme == Scheme::HTTP && bare => {
-                let mut connector = HttpConnector::new();
-                connector.set_nodelay(true);
-                connector.set_connect_timeout(Some(CONNECT_LIMIT));
-                let client = Client::builder(TokioExecutor::new())
-                    .pool_max_idle_per_host(IDLE_PER_HOST)
-                    .pool_idle_timeout(Duration::from_mins(1))
-                    .pool_timer(TokioTimer::new())
-                    .build(connector);
-                Ok(Self {
-                    client,
-                    authority,
-                    signer,
-                })
-            }
-            _ => Err(refuse()),
-        }
+        let authority = authority(url).ok_or(RemoteConfigError)?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_LIMIT));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(IDLE_PER_HOST)
+            .pool_idle_timeout(Duration::from_mins(1))
+            .pool_timer(TokioTimer::new())
+            .build(connector);
+        Ok(Self {
+            client,
+            authority,
+            signer,
+        })
+    }
+
+    /// Whether [`RemoteScheduler::new`] would take the address.
+    pub fn check(url: &str) -> Result<(), RemoteConfigError> {
+        authority(url).map(drop).ok_or(RemoteConfigError)
     }
 
     fn address(&self, path: Option<&PathAndQuery>) -> Uri {
@@ -111,8 +105,52 @@ impl Scheduler for RemoteScheduler {
     }
 }
 
+fn authority(url: &str) -> Option<Authority> {
+    let parts = url.parse::<Uri>().ok()?.into_parts();
+    let authority = parts.authority?;
+    let is_bare = parts.path_and_query.is_none_or(|path| path == "/");
+    let is_port = authority.as_str() == authority.host()
+        || authority.port_u16().is_some_and(|port| port != 0);
+    let is_http = parts.scheme == Some(Scheme::HTTP);
+    (is_http
+        && is_bare
+        && is_port
+        && !authority.host().is_empty()
+        && !authority.as_str().contains('@'))
+    .then_some(authority)
+}
+
 fn unix_seconds() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_host_and_port_and_what_it_is_not_is_not_repeated() {
+        for good in [
+            "http://127.0.0.1:8081",
+            "http://scheduler",
+            "http://[::1]:8081/",
+        ] {
+            assert!(RemoteScheduler::check(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "scheduler:8081",
+            "https://scheduler:8081",
+            "http://scheduler:8081/v1",
+            "http://scheduler:0",
+            "http://scheduler:99999",
+            "http://user:hush@scheduler:8081",
+            "hush",
+        ] {
+            let error = RemoteScheduler::check(bad).expect_err(bad);
+            assert!(!error.to_string().contains("hush"), "{error}");
+        }
+    }
 }

@@ -113,11 +113,29 @@ async fn case_22_and_26_a_client_that_leaves_cancels_the_engine_and_nothing_is_r
     assert_eq!(rig.stage.cancelled.load(Ordering::SeqCst), 1);
     assert_eq!(rig.stage.call_count(), 1);
     assert_eq!(settled(&rig), ("committed", 14, 1, false));
-    assert_eq!(
-        rig.newest().outcome.as_ref().expect("an outcome").code,
-        "client_closed"
-    );
+    assert_eq!(outcome(&rig), (200, "client_closed".to_owned()));
     rig.assert_quiet().await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_any_answer_is_told_as_499() {
+    for stream in [false, true] {
+        let rig = Rig::new(Stage::always(Play::Hang)).await;
+        let body = chat(json!({ "stream": stream }));
+        {
+            let mut request = pin!(rig.governance.handle(post(CHAT, &key(1), body)));
+            until_called(&rig, 1, request.as_mut()).await;
+        }
+        assert_eq!(outcome(&rig), (499, "client_closed".to_owned()));
+        rig.assert_quiet().await;
+    }
+}
+
+/// Of the newest request.
+fn outcome(rig: &Rig) -> (u16, String) {
+    let record = rig.newest();
+    let outcome = record.outcome.as_ref().expect("an outcome");
+    (outcome.status, outcome.code.clone())
 }
 
 #[tokio::test]

@@ -119,3 +119,47 @@ async fn a_frozen_disk_is_not_waited_for() {
     assert!(row.is_none_or(|row| row.state == State::Released));
     assert_green(&ledger).await;
 }
+
+/// What the write of a hold leaves on disk, taken from a twin of the ledger in which it succeeded.
+const REACHED_THE_DISK: &str = "INSERT OR REPLACE INTO main.win SELECT * FROM twin.win;
+    INSERT OR IGNORE INTO main.attempt SELECT * FROM twin.attempt;
+    INSERT OR IGNORE INTO main.leg SELECT * FROM twin.leg;
+    INSERT OR IGNORE INTO main.entry SELECT * FROM twin.entry;";
+const NO_RELEASE: &str = "CREATE TRIGGER broken BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'no release today'); END";
+
+#[tokio::test]
+async fn a_hold_that_was_given_up_and_is_on_disk_is_released_even_if_its_release_fails_to_be_written()
+ {
+    let desk = Desk::new();
+    let ledger = desk.open();
+    let hard = account("hard", &[policy("cap", Tier::D, 1000)]);
+    ledger.declare(vec![hard]).await.unwrap();
+    let intruder = desk.intruder();
+    let twin = desk.path().with_file_name("twin.db");
+    let run = |statements: &str| {
+        let statements = statements.replace("TWIN", twin.to_str().unwrap());
+        intruder.execute_batch(&statements).unwrap();
+    };
+    run("VACUUM INTO 'TWIN'");
+    let other = SqliteLedger::open(&twin, desk.options.clone()).unwrap();
+    let hold = other.reserve(reservation(1, "hard", 100)).await.unwrap();
+    other.close().await.unwrap();
+
+    run("ATTACH 'TWIN' AS twin; BEGIN IMMEDIATE");
+    let given_up = ledger.reserve(reservation(1, "hard", 100)).await;
+    assert!(given_up.is_err(), "its write was reported as failed");
+    run(&format!("{REACHED_THE_DISK} {NO_RELEASE}; COMMIT"));
+    loop {
+        match ledger.flush().await {
+            Err(Unavailable::Failed(why)) if why.contains("no release today") => break,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    run(MEND);
+    recovered(&ledger).await;
+    let row = ledger.attempt(attempt(1)).await.unwrap();
+    assert_eq!(row.map(|row| row.state), Some(State::Released));
+    assert_eq!(counters(&ledger, "hard").await, (0, 0, 0));
+    assert_green(&ledger).await;
+    drop(hold);
+}

@@ -4,6 +4,7 @@
 
 mod account;
 mod flows;
+mod forget;
 mod order;
 mod rank;
 #[cfg(test)]

@@ -222,7 +222,7 @@ impl BandFile {
         let path = format!("{at}.band");
         let allowed = format!("a whole number from {} to {}", i32::MIN, i32::MAX);
         let Some(band) = self.band else {
-            return Err(refuse(path, "", allowed));
+            return Err(refuse(path, format_args!("nothing"), allowed));
         };
         i32::try_from(band).map_err(|_| refuse(path, band, allowed))
     }

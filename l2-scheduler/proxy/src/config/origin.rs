@@ -67,6 +67,14 @@ impl Origin {
     }
 }
 
+impl Origin {
+    /// Whether requests to both arrive at the same place, however it is written.
+    pub(super) fn is_same_place(&self, other: &Self) -> bool {
+        self.host.eq_ignore_ascii_case(&other.host)
+            && (self.port, &self.base) == (other.port, &other.base)
+    }
+}
+
 /// An address as messages show it: without user and password.
 pub(super) fn shown(url: &str) -> String {
     let start = url.find("//").map_or(0, |at| at + 2);

@@ -43,14 +43,17 @@ impl PeersFile {
         for (index, url) in self.urls.iter().enumerate() {
             let at = format!("peers.urls[{index}]");
             let origin = Origin::parse(url).map_err(|why| refuse(&at, shown(url), why))?;
-            if urls.contains(&origin) {
+            if urls
+                .iter()
+                .any(|known: &Origin| known.is_same_place(&origin))
+            {
                 return Err(refuse(at, url, "an address that stands here once"));
             }
             urls.push(origin);
         }
         if self.key_file.is_none() && !urls.is_empty() {
             let allowed = "a file with the secret that all schedulers of the pool share";
-            return Err(refuse("peers.key_file", "", allowed));
+            return Err(refuse("peers.key_file", format_args!("nothing"), allowed));
         }
         if let Some(name) = self.name.as_ref().filter(|name| !is_name(name)) {
             let allowed = "1 to 128 visible ASCII characters";

@@ -206,9 +206,9 @@ fn bad_values_name_the_field_the_value_and_what_is_allowed() {
     );
     refused(
         &json!({"peers": {"urls": ["http://a:1"]}}),
-        &expect![[
-            r#"scheduling.peers.key_file: "" is not allowed; use a file with the secret that all schedulers of the pool share"#
-        ]],
+        &expect![
+            "scheduling.peers.key_file: nothing is not allowed; use a file with the secret that all schedulers of the pool share"
+        ],
     );
     refused(
         &json!({"peers": {"urls": ["http://a:1", "http://a:1"], "key_file": "k"}}),
@@ -261,11 +261,41 @@ fn bad_values_name_the_field_the_value_and_what_is_allowed() {
         ],
     );
     refused(
-        &json!({"endpoints": [{"url": "http://a:1"}, {"url": "http://a:1"}]}),
+        &json!({"endpoints": [{"url": "http://a:1/x"}, {"url": "http://a:1/y"}]}),
         &expect![[
             r#"scheduling.endpoints[1].name: "a:1" is not allowed; use a name that no other endpoint has"#
         ]],
     );
+}
+
+#[test]
+fn one_engine_is_one_endpoint_however_its_address_is_written() {
+    for (first, again) in [
+        ("http://a:1", "http://a:1"),
+        ("http://a:1", "http://A:1/"),
+        ("http://a", "http://a:80"),
+        ("http://[::1]:9/x", "http://[::1]:9/x/"),
+    ] {
+        let section = json!({"endpoints": [
+            {"url": "http://other:1"}, {"url": first, "name": "one"}, {"url": again, "name": "two"},
+        ]});
+        let error = check(&section).expect_err("the same engine twice");
+        assert!(
+            error.starts_with("scheduling.endpoints[2].url: ")
+                && error.ends_with(
+                    "use an address that no other endpoint has: it is that of endpoints[1]"
+                ),
+            "{error}"
+        );
+    }
+    for (first, second) in [
+        ("http://a:1", "http://a:2"),
+        ("http://a:1/x", "http://a:1/y"),
+    ] {
+        let section =
+            json!({"endpoints": [{"url": first, "name": "one"}, {"url": second, "name": "two"}]});
+        assert!(check(&section).is_ok(), "{first} {second}");
+    }
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! The HTTP entry: who is let in, what is taken off, how large a body may be.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use governance_context::{Context, Key, KeyId, KeyRing, Signer};
 use http::{Request, header};
+use scheduler_proxy::SchedulerProxy;
 use serde_json::json;
 
 use crate::front::Front;
-use crate::rig::{assert_at_rest, completion_request, context, metric, post, proxy_with};
-use crate::stub::{Stub, completion, json as answer_json};
+use crate::rig::{LIMIT, assert_at_rest, completion_request, context, metric, post, proxy_with};
+use crate::stub::{Reply, Stub, completion, json as answer_json};
 
 fn ring(secret: u8) -> KeyRing {
     let kid = KeyId::new("k1").expect("a name");
@@ -36,10 +37,7 @@ fn with(mut request: Request<Bytes>, name: &'static str, value: &str) -> Request
     request
 }
 
-async fn front(
-    engine: &Stub,
-    settings: serde_json::Value,
-) -> (Front, scheduler_proxy::SchedulerProxy) {
+async fn front(engine: &Stub, settings: serde_json::Value) -> (Front, SchedulerProxy) {
     let proxy = proxy_with(&[engine], settings);
     proxy.set_verifier(ring(1).verifier("default".parse().expect("a name")));
     (Front::start(proxy.clone()).await, proxy)
@@ -306,10 +304,54 @@ async fn health_pages_need_no_context() {
     let (front, proxy) = front(&engine, json!({})).await;
     let get = |path| Request::get(path).body(Bytes::new()).expect("a request");
     assert_eq!(front.ask(get("/livez")).await.status, 200);
+    assert!(proxy.unheard(LIMIT).await.is_empty());
     assert_eq!(front.ask(get("/readyz")).await.status, 200);
-    assert_eq!(proxy.drain(crate::rig::LIMIT).await, 0);
+    assert_eq!(proxy.drain(LIMIT).await, 0);
     assert_eq!(front.ask(get("/livez")).await.status, 200);
     assert_eq!(front.ask(get("/readyz")).await.status, 503);
     let none = Front::start(proxy_with(&[], json!({}))).await;
     assert_eq!(none.ask(get("/readyz")).await.status, 503);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_never_answered_is_not_told_as_ready() {
+    let get = || {
+        Request::get("/readyz")
+            .body(Bytes::new())
+            .expect("a request")
+    };
+    // Its metrics are elsewhere, and nobody is there: what is heard is the engine's own answer.
+    let nobody = Stub::start(|_, _| Reply::Close).await.address;
+    for metrics_url in [None, Some(format!("http://{nobody}"))] {
+        let place = Stub::start(|_, _| Reply::Close).await.address;
+        let mut endpoint = json!({"url": format!("http://{place}"), "name": "late"});
+        if let Some(url) = metrics_url {
+            endpoint["metrics_url"] = url.into();
+        }
+        let proxy = proxy_with(&[], json!({ "endpoints": [endpoint] }));
+        let front = Front::start(proxy.clone()).await;
+        let told = |proxy: &SchedulerProxy| proxy.state()["state"]["endpoints"][0]["state"].clone();
+        assert_eq!(proxy.unheard(Duration::ZERO).await, ["late"]);
+        assert_eq!(front.ask(get()).await.status, 503);
+        assert_eq!(told(&proxy), "unheard");
+        assert_eq!(metric(&proxy, &["endpoint_unheard", "late"]), 1);
+        // A refusal is an answer.
+        let _engine = Stub::start_at(&place.to_string(), |_, _| answer_json(404, "{}")).await;
+        assert!(proxy.unheard(LIMIT).await.is_empty());
+        assert_eq!(front.ask(get()).await.status, 200);
+        assert_eq!(told(&proxy), "ready");
+        assert_eq!(metric(&proxy, &["endpoint_unheard", "late"]), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_without_metrics_is_ready_once_it_has_answered_and_stays_so() {
+    let engine = Stub::start(|_, _| completion()).await;
+    let proxy = proxy_with(&[&engine], json!({}));
+    assert!(proxy.unheard(LIMIT).await.is_empty());
+    assert!(proxy.is_ready());
+    let address = engine.address;
+    drop(engine);
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+    assert!(proxy.is_ready(), "metrics that grow old are no outage");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use governance_context::{Band, Context};
+use governance_context::{Band, Context, TtlSource};
 use http::StatusCode;
 use scheduler_proxy::SchedulerProxy;
 use serde_json::{Value, json};
@@ -114,8 +114,8 @@ async fn an_expired_wait_names_the_limit_that_ended_it() {
         (
             20_000,
             50,
-            json!({"by": "request", "ms": 50}),
-            "50 ms that its objective lets a request wait",
+            json!({"by": "timeouts.queue", "ms": 50}),
+            "50 ms that timeouts.queue lets a request wait",
         ),
     ] {
         // What was in force at the start is not what is in force.
@@ -125,6 +125,7 @@ async fn an_expired_wait_names_the_limit_that_ended_it() {
         let context = Context {
             band: Band(7),
             ttl_ms: own_ms,
+            ttl_by: TtlSource::Gateway,
             ..context(1)
         };
         let answer = read(proxy.call(context, completion_request()).await).await;

@@ -32,6 +32,20 @@ fn kinds_of_failure() -> Vec<(&'static str, Reply)> {
     ]
 }
 
+/// Engines that all answer alike.
+async fn twins(reply: &Reply) -> [Stub; 3] {
+    let one = || {
+        let reply = reply.clone();
+        Stub::start(move |_, _| reply.clone())
+    };
+    [one().await, one().await, one().await]
+}
+
+/// How often all of them together.
+fn asked(engines: &[Stub]) -> usize {
+    engines.iter().map(Stub::count).sum()
+}
+
 #[tokio::test]
 async fn until_the_first_data_another_endpoint_is_asked() {
     for (kind, failure) in kinds_of_failure() {
@@ -116,11 +130,11 @@ async fn after_the_first_data_no_other_endpoint_is_asked() {
             vec![],
         ] {
             let steps = [vec![first.clone()], broken].concat();
-            let bad = Stub::start(move |_, _| Reply::Stream(steps.clone())).await;
-            let proxy = proxy(&[&bad, &bad]);
+            let bad = twins(&Reply::Stream(steps)).await;
+            let proxy = proxy(&[&bad[0], &bad[1]]);
             let answer = ask(&proxy, 1, post(path, body)).await;
             assert_eq!(answer.status, 200);
-            assert_eq!(bad.count(), 1, "{path}: asked once");
+            assert_eq!(asked(&bad), 1, "{path}: asked once");
             let Step::Send(first) = &first else {
                 panic!("the first step sends");
             };
@@ -152,11 +166,11 @@ async fn an_error_after_output_is_passed_on_and_counts_as_a_failure() {
 #[tokio::test]
 async fn a_rejection_inside_a_stream_is_not_retried() {
     let error = "data: {\"error\":{\"message\":\"bad image\",\"code\":400}}\n\ndata: [DONE]\n\n";
-    let engine = Stub::start(move |_, _| Reply::Stream(vec![send(error)])).await;
-    let proxy = proxy(&[&engine, &engine]);
+    let engines = twins(&Reply::Stream(vec![send(error)])).await;
+    let proxy = proxy(&[&engines[0], &engines[1]]);
     let answer = ask(&proxy, 1, chat_request()).await;
     assert_eq!(answer.text, error);
-    assert_eq!(engine.count(), 1);
+    assert_eq!(asked(&engines), 1);
     assert_eq!(record(&proxy, 1)["outcome"], "rejected");
 }
 
@@ -181,8 +195,8 @@ async fn attempts_are_bounded_and_the_answer_says_what_may_have_been_computed() 
             false,
         ),
     ] {
-        let bad = Stub::start(move |_, _| reply.clone()).await;
-        let proxy = proxy_with(&[&bad, &bad, &bad], json!({"attempts": 2}));
+        let bad = twins(&reply).await;
+        let proxy = proxy_with(&[&bad[0], &bad[1], &bad[2]], json!({"attempts": 2}));
         let answer = ask(&proxy, 1, completion_request()).await;
         assert_eq!(answer.status, status, "{code}");
         assert_eq!(answer.headers["x-headpond-reason"], code);

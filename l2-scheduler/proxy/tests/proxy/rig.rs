@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use governance_context::{AttemptId, Band, Context, MicroWtu, PathHash, RequestId, Targets};
+use governance_context::{
+    AttemptId, Band, Context, MicroWtu, PathHash, RequestId, Targets, TtlSource,
+};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use scheduler_proxy::{Body, Config, SchedulerProxy};
@@ -68,6 +70,7 @@ pub(crate) fn context(n: u64) -> Context {
         band: Band(0),
         objective: None,
         ttl_ms: 20_000,
+        ttl_by: TtlSource::Unsaid,
         targets: Targets::default(),
         // Unknown: the scheduler takes its own estimate.
         prompt_tokens: 0,

@@ -227,7 +227,8 @@ impl fmt::Display for Figures {
                 .iter()
                 .try_for_each(|(name, tenant)| tenant.row(formatter, "tenant", name))?;
         }
-        if self.bands.len() > 1 {
+        // Band 0 alone is whatever nobody said anything about, and the same as the whole.
+        if self.bands.keys().any(|band| *band != 0) {
             self.bands
                 .iter()
                 .try_for_each(|(band, of_it)| of_it.row(formatter, "band", band))?;

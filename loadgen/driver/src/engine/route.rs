@@ -14,7 +14,7 @@ use super::{
     body::{Body, Break, Broken, Stream},
     config::{ControlPath, RequestIdHeaders, Task},
     fault::{Command, Fault, UsageReport},
-    flight::{End, Progress},
+    flight::{End, Guard, Progress},
     info,
     metrics::Names,
     plan::{Reply, scramble},
@@ -242,18 +242,8 @@ async fn generate(
             after_tokens: 0,
             usage,
         }) => {
-            let usage = (usage == UsageReport::Included).then(|| {
-                answer::usage(
-                    &reply,
-                    reply.totals(&vec![Progress::default(); reply.outputs.len()]),
-                )
-            });
-            return Ok(refuse(
-                runner,
-                &Problem::internal(),
-                shape,
-                usage.as_deref(),
-            ));
+            let nothing = vec![Progress::default(); reply.outputs.len()];
+            return Ok(internal(runner, shape, &reply, &nothing, usage));
         }
         _ => {}
     }
@@ -265,38 +255,42 @@ async fn generate(
         usage,
     }) = fault
     {
-        let progress = guard
-            .until(|all| {
-                all.iter()
-                    .all(|p| p.generated >= after_tokens || p.end.is_some())
-            })
-            .await;
-        let usage = (usage == UsageReport::Included)
-            .then(|| answer::usage(&reply, reply.totals(&progress)));
-        return Ok(refuse(
-            runner,
-            &Problem::internal(),
-            shape,
-            usage.as_deref(),
-        ));
+        let is_due = |p: &Progress| p.generated >= after_tokens || p.end.is_some();
+        let progress = guard.until(|all| all.iter().all(is_due)).await;
+        return Ok(internal(runner, shape, &reply, &progress, usage));
     }
     if streams {
         return Ok(event_stream(Body::Stream(Box::new(Stream::new(
             guard, reply, fault,
         )))));
     }
+    in_one_piece(guard, reply, fault).await
+}
+
+/// The engine breaks down, and tells what it has used if it is to.
+fn internal(
+    runner: &Runner,
+    shape: Shape,
+    reply: &Reply,
+    progress: &[Progress],
+    usage: UsageReport,
+) -> Response<Body> {
+    let usage =
+        (usage == UsageReport::Included).then(|| answer::usage(reply, reply.totals(progress)));
+    refuse(runner, &Problem::internal(), shape, usage.as_deref())
+}
+
+/// An answer that is not streamed: all of it, or a connection that breaks or hangs.
+async fn in_one_piece(mut guard: Guard, reply: Reply, fault: Option<Fault>) -> Answer {
     match fault {
         Some(Fault::Cut { chunks } | Fault::ErrorInStream { chunks }) => {
-            guard
-                .until(|all| all.iter().any(|p| p.generated >= chunks || p.end.is_some()))
-                .await;
+            let is_due = |p: &Progress| p.generated >= chunks || p.end.is_some();
+            guard.until(|all| all.iter().any(is_due)).await;
             return Err(Broken);
         }
         Some(Fault::HangAfterFirstToken) => {
-            let mut guard = guard;
-            guard
-                .until(|all| all.iter().any(|p| p.generated > 0 || p.end.is_some()))
-                .await;
+            let is_due = |p: &Progress| p.generated > 0 || p.end.is_some();
+            guard.until(|all| all.iter().any(is_due)).await;
             guard.abort();
             return std::future::pending().await;
         }

@@ -66,13 +66,12 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
     let batch = "/objectives/batch";
     let (tenant, project) = ("/tenants/0", "/tenants/0/projects/0");
     let key = "/tenants/0/projects/0/keys/0";
-    for (place, field, value, path, shown, allowed) in [
+    for (place, field, value, path, allowed) in [
         (
             batch,
             "band",
             json!(2_147_483_648_u64),
             "objectives.batch.band",
-            "2147483648",
             BAND,
         ),
         (
@@ -80,47 +79,17 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "band",
             json!(-2_147_483_649_i64),
             "objectives.batch.band",
-            "-2147483649",
             BAND,
         ),
-        (
-            batch,
-            "band",
-            json!(1e30),
-            "objectives.batch.band",
-            "1000000000000000000000000000000",
-            BAND,
-        ),
-        (
-            batch,
-            "band",
-            json!(0.5),
-            "objectives.batch.band",
-            "0.5",
-            BAND,
-        ),
-        (
-            batch,
-            "band",
-            json!("high"),
-            "objectives.batch.band",
-            "high",
-            BAND,
-        ),
-        (
-            batch,
-            "weight",
-            json!(0),
-            "objectives.batch.weight",
-            "0",
-            WEIGHT,
-        ),
+        (batch, "band", json!(1e30), "objectives.batch.band", BAND),
+        (batch, "band", json!(0.5), "objectives.batch.band", BAND),
+        (batch, "band", json!("high"), "objectives.batch.band", BAND),
+        (batch, "weight", json!(0), "objectives.batch.weight", WEIGHT),
         (
             batch,
             "weight",
             json!(-1),
             "objectives.batch.weight",
-            "-1",
             WEIGHT,
         ),
         (
@@ -128,31 +97,15 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "weight",
             json!(1_000_001),
             "objectives.batch.weight",
-            "1000001",
             WEIGHT,
         ),
-        (
-            batch,
-            "ttl_ms",
-            json!(0),
-            "objectives.batch.ttl_ms",
-            "0",
-            DAY,
-        ),
-        (
-            batch,
-            "ttl_ms",
-            json!(-5),
-            "objectives.batch.ttl_ms",
-            "-5",
-            DAY,
-        ),
+        (batch, "ttl_ms", json!(0), "objectives.batch.ttl_ms", DAY),
+        (batch, "ttl_ms", json!(-5), "objectives.batch.ttl_ms", DAY),
         (
             batch,
             "ttl_ms",
             json!(86_400_001),
             "objectives.batch.ttl_ms",
-            "86400001",
             DAY,
         ),
         (
@@ -160,23 +113,14 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "ttl_ms",
             json!("30s"),
             "objectives.batch.ttl_ms",
-            "30s",
             DAY,
         ),
-        (
-            batch,
-            "ttft_ms",
-            json!(0),
-            "objectives.batch.ttft_ms",
-            "0",
-            DAY,
-        ),
+        (batch, "ttft_ms", json!(0), "objectives.batch.ttft_ms", DAY),
         (
             batch,
             "ttft_ms",
             json!(86_400_001),
             "objectives.batch.ttft_ms",
-            "86400001",
             DAY,
         ),
         (
@@ -184,7 +128,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "tpot_ms",
             json!(0),
             "objectives.batch.tpot_ms",
-            "0",
             "milliseconds from 1 to 60000",
         ),
         (
@@ -192,7 +135,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "tpot_ms",
             json!(60_001),
             "objectives.batch.tpot_ms",
-            "60001",
             "milliseconds from 1 to 60000",
         ),
         (
@@ -200,7 +142,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "default_objective",
             json!("gold"),
             "default_objective",
-            "gold",
             NAMES,
         ),
         (
@@ -208,7 +149,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "objective",
             json!("gold"),
             "tenants[0].objective",
-            "gold",
             NAMES,
         ),
         (
@@ -216,7 +156,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "objective",
             json!(""),
             "tenants[0].objective",
-            "",
             NAMES,
         ),
         (
@@ -224,16 +163,14 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "band",
             json!(3_000_000_000_u64),
             "tenants[0].band",
-            "3000000000",
             BAND,
         ),
-        (tenant, "weight", json!(0), "tenants[0].weight", "0", WEIGHT),
+        (tenant, "weight", json!(0), "tenants[0].weight", WEIGHT),
         (
             project,
             "objective",
             json!("Batch"),
             "tenants[0].projects[0].objective",
-            "Batch",
             NAMES,
         ),
         (
@@ -241,7 +178,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "ttl_ms",
             json!(0),
             "tenants[0].projects[0].ttl_ms",
-            "0",
             DAY,
         ),
         (
@@ -249,7 +185,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "objective",
             json!("gold"),
             "tenants[0].projects[0].keys[0].objective",
-            "gold",
             NAMES,
         ),
         (
@@ -257,7 +192,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "ttft_ms",
             json!(0),
             "tenants[0].projects[0].keys[0].ttft_ms",
-            "0",
             DAY,
         ),
         (
@@ -265,7 +199,6 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             "role",
             json!("lead"),
             "tenants[0].projects[0].keys[0].role",
-            "lead",
             "member where the key has a band, weight, ttl_ms, ttft_ms or tpot_ms of its own: the keys a lead makes would not have it. Name an objective, or set it on the project",
         ),
     ] {
@@ -274,18 +207,18 @@ fn errors_about_objectives_name_the_field_the_value_and_what_is_allowed() {
             .pointer_mut(place)
             .expect("a place in the configuration")[field] = value.clone();
         let error = check(config).expect_err("not valid");
-        let expected =
-            format!("governance.{path}: {shown:?} is not valid here; allowed: {allowed}");
+        let shown = value.to_string().replace("e+", "e");
+        let expected = format!("governance.{path}: {shown} is not allowed; use {allowed}");
         assert_eq!(error.to_string(), expected, "{place} {field} {value}");
     }
     for (config, expected) in [
         (
             json!({"objectives": {"a b": {}}}),
-            r#"governance.objectives.a b: "a b" is not valid here; allowed: 1 to 64 letters, digits, '-', '_' or '.'"#,
+            r#"governance.objectives.a b: "a b" is not allowed; use 1 to 64 letters, digits, '-', '_' or '.'"#,
         ),
         (
             json!({"default_objective": "gold"}),
-            r#"governance.default_objective: "gold" is not valid here; allowed: nothing: governance.objectives defines none"#,
+            r#"governance.default_objective: "gold" is not allowed; use none: governance.objectives defines none"#,
         ),
     ] {
         let error = check(config).expect_err("not valid");

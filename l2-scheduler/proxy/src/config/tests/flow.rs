@@ -111,9 +111,9 @@ fn bad_bands_are_refused_by_path() {
         ),
         (
             json!({"bands": [{"ttl_ms": 1}]}),
-            expect![[
-                r#"scheduling.bands[0].band: "" is not allowed; use a whole number from -2147483648 to 2147483647"#
-            ]],
+            expect![
+                "scheduling.bands[0].band: nothing is not allowed; use a whole number from -2147483648 to 2147483647"
+            ],
         ),
         (
             json!({"bands": [{"band": 1}, {"band": 0}, {"band": 1}]}),

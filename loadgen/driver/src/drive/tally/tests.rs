@@ -278,6 +278,30 @@ fn tenants_and_bands_have_figures_of_their_own() {
 }
 
 #[test]
+fn bands_have_lines_as_soon_as_one_is_named() {
+    let of = |band| Outcome {
+        band,
+        ..outcome("a", 3_500, answer(500, 2_500))
+    };
+    for (bands, lines) in [
+        (vec![None], vec![]),
+        (vec![Some(0)], vec![]),
+        (vec![Some(1)], vec!["1"]),
+        (vec![Some(-1), Some(-1)], vec!["-1"]),
+        (vec![Some(0), Some(1)], vec!["0", "1"]),
+    ] {
+        let outcomes: Vec<Outcome> = bands.iter().copied().map(of).collect();
+        let shown = tally(1.0, &outcomes).report().to_string();
+        let told: Vec<&str> = shown
+            .lines()
+            .filter_map(|line| line.strip_prefix("band "))
+            .filter_map(|rest| rest.trim_start().split(':').next())
+            .collect();
+        assert_eq!(told, lines, "{bands:?}\n{shown}");
+    }
+}
+
+#[test]
 fn what_is_worked_off_at_the_end_is_no_share() {
     let mut tally = Tally::new(&plan(1.0), "nowhere".to_owned());
     for (tenant, first) in [("in time", 900), ("late", 1_100)] {
