@@ -83,9 +83,12 @@ pub struct Candidate {
     pub duplicate_s: f64,
     /// Seconds for its own slower decoding.
     pub decode_s: f64,
-    /// Targets of running streams expected to be missed; nothing where it was too dear to be weighed, or the policy does
-    /// not weigh them. Each counts for seconds.
+    /// Targets of running streams expected to be missed if it went there now; nothing where it was too dear to be weighed,
+    /// or the policy does not weigh them. Each counts for three seconds, unless the engine had better rest.
     pub misses: Option<f64>,
+    /// Seconds for which its engine had better only decode before, at three seconds each; then the score counts the misses
+    /// that are left.
+    pub rest_s: f64,
     /// Requests it works on or holds waiting.
     pub in_flight: u32,
     /// Tokens of context its decoding streams hold.

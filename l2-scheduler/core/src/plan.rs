@@ -14,7 +14,7 @@ mod tests;
 mod ties;
 
 pub(crate) use board::Board;
-pub(crate) use misses::Stream;
+pub(crate) use misses::{Stream, Toll};
 pub(crate) use spot::Spot;
 
 use governance_context::Band;
@@ -25,6 +25,12 @@ use crate::TieBreak;
 pub(crate) const HOLD: f64 = 0.1;
 /// Seconds a missed target is worth.
 pub(crate) const MISS_S: f64 = 3.0;
+/// Before a prefill that would make streams miss their targets, its engine may be left to decode for so many seconds,
+pub(crate) const RESTS_S: [f64; 5] = [0.25, 0.5, 1.0, 1.5, 2.5];
+/// at so many seconds of cost for each of them.
+pub(crate) const REST_PRICE: f64 = 3.0;
+/// Streams then gain this part of what they would if nobody were sent there meanwhile.
+pub(crate) const REST_GAIN: f64 = 0.6;
 /// Backlog left in an engine, as a share of the prefill of one full step.
 pub(crate) const GATE: f64 = 0.5;
 /// The same for bands below the highest: what they have begun, a higher band waits behind.

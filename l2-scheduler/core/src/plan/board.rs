@@ -4,9 +4,9 @@ use wide::f32x4;
 
 use super::costs::Costs;
 use super::four::{LANES, Price, Sums, Tide, least, lesser, place, prudent_s};
-use super::misses::Bearing;
+use super::misses::{Bearing, Toll};
 use super::ties::{Tag, Tied, Ties};
-use super::{Ask, MISS_S, Proposal, Spot, Stream};
+use super::{Ask, Proposal, Spot, Stream};
 use crate::cost::StepModel;
 use crate::filters::Eligible;
 use crate::policy::{RECORDED, SLIGHT};
@@ -35,10 +35,10 @@ pub(crate) struct Board {
     barred: Option<u64>,
     /// Who holds anything of the prompt in hand.
     holders: Vec<u32>,
-    /// What it costs, but for `discount_s`; with misses where they were weighed.
+    /// What it costs, but for `discount_s`; with the toll where it was weighed.
     costs: Costs,
     discount_s: f64,
-    weighed: Vec<(u32, f64)>,
+    weighed: Vec<(u32, Toll)>,
     cheapest: Vec<(f32, u32)>,
     ties: Ties,
 }
@@ -225,13 +225,13 @@ impl Board {
         self.spots[index as usize].prefill_s(prompt - cached, cached)
     }
 
-    /// What an endpoint costs the request in hand, with misses where they were weighed.
+    /// What an endpoint costs the request in hand, with the toll where it was weighed.
     pub(crate) fn cost(&self, index: u32) -> f64 {
         f64::from(self.costs.of(index)) - self.discount_s
     }
 
-    /// Targets of others expected to be missed there, where weighed.
-    pub(crate) fn misses(&self, index: u32) -> Option<f64> {
+    /// What its streams pay for the request in hand, where weighed.
+    pub(crate) fn toll(&self, index: u32) -> Option<Toll> {
         let known = self.weighed.iter().find(|(at, _)| *at == index)?;
         Some(known.1)
     }
@@ -266,7 +266,7 @@ impl Board {
             best,
             cached: self.cached(best),
             prefill_s,
-            misses: self.misses(best).unwrap_or(0.0),
+            misses: self.toll(best).map_or(0.0, |toll| toll.misses),
             prudent_s: prudent_s(self.spot(best).queue_s, prefill_s),
             soonest_s: quoted.soonest_s,
             least_prefill_s: quoted.least_prefill_s,
@@ -353,7 +353,7 @@ impl Board {
         let mut best: Option<Tied> = None;
         let mut tie = None;
         for next in ties.first() {
-            if self.misses(next.index).is_none() && self.weigh(ask, next.index, streams) > limit {
+            if self.toll(next.index).is_none() && self.weigh(ask, next.index, streams) > limit {
                 continue;
             }
             let Some(best) = best else {
@@ -376,7 +376,7 @@ impl Board {
         Some((best, tie))
     }
 
-    /// Adds the misses of an endpoint to its cost.
+    /// Adds what the streams of an endpoint pay to its cost.
     fn weigh<'a>(&mut self, ask: &Ask, index: u32, streams: &impl Fn(u32) -> &'a [Stream]) -> f32 {
         let cached = self.cached(index);
         let uncached = ask.prompt - cached;
@@ -385,8 +385,8 @@ impl Board {
         let bearing = &mut self.bearings[index as usize];
         bearing.renew(spot, streams(index), ask);
         let prefill_s = spot.prefill_s(uncached, cached);
-        let misses = spot.misses(bearing, uncached, prefill_s, ask);
-        self.weighed.push((index, misses));
-        self.costs.add(index, (MISS_S * misses) as f32)
+        let toll = spot.toll(bearing, uncached, prefill_s, ask);
+        self.weighed.push((index, toll));
+        self.costs.add(index, toll.price_s as f32)
     }
 }

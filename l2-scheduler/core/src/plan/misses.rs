@@ -4,7 +4,8 @@ use governance_context::Band;
 use wide::{f32x4, u32x4};
 
 use super::four::LANES;
-use super::{Ask, Spot};
+use super::four::prudent_s;
+use super::{Ask, HOLD, MISS_S, REST_GAIN, REST_PRICE, RESTS_S, Spot};
 use crate::peers::SLACK_OF_BUCKET;
 use crate::{BookingId, Timestamp};
 
@@ -167,10 +168,63 @@ impl Bearing {
     }
 }
 
+/// What the streams beside a prefill pay for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Toll {
+    /// Targets expected to be missed if the prefill starts as soon as it can.
+    pub(crate) misses: f64,
+    /// Seconds for which the engine had better only decode before it.
+    pub(crate) rest_s: f64,
+    /// Seconds that the rest and the misses after it are worth.
+    pub(super) price_s: f64,
+}
+
 impl Spot {
+    /// The toll of computing `uncached` tokens in `prefill_s` here, with as much rest before as is worth it and as the
+    /// request has time for.
+    ///
+    /// While an engine only decodes, its streams gain on their targets: a place where a prefill would do harm now may be
+    /// harmless in a second. Without that, all long prompts queue behind each other wherever streams happen to have some
+    /// slack, and nobody prepares another engine for them.
+    pub(super) fn toll(
+        &self,
+        bearing: &mut Bearing,
+        uncached: u32,
+        prefill_s: f64,
+        ask: &Ask,
+    ) -> Toll {
+        let misses = self.misses(bearing, uncached, prefill_s, ask);
+        let mut toll = Toll {
+            misses,
+            rest_s: 0.0,
+            price_s: MISS_S * misses,
+        };
+        if misses <= HOLD {
+            return toll;
+        }
+        let time_s = ask.left_s - prudent_s(self.queue_s, prefill_s);
+        let gain = REST_GAIN * (ask.tpot_s / self.step_s - 1.0).max(0.0);
+        for rest_s in RESTS_S {
+            if rest_s > time_s || REST_PRICE * rest_s >= toll.price_s {
+                break;
+            }
+            let stall_s = (prefill_s - gain * rest_s).max(0.0);
+            let misses = self.misses(bearing, uncached, stall_s, ask);
+            let price_s = REST_PRICE * rest_s + MISS_S * misses;
+            if price_s < toll.price_s {
+                toll = Toll {
+                    rest_s,
+                    price_s,
+                    ..toll
+                };
+            }
+        }
+        toll
+    }
+
     /// Expected number of targets missed by computing `uncached` tokens in `prefill_s` behind what is queued here, beside
     /// streams of this `bearing`.
-    pub(super) fn misses(
+    fn misses(
         &self,
         bearing: &mut Bearing,
         uncached: u32,

@@ -190,8 +190,15 @@ fn reference(case: &Case) -> Vec<(f64, f64)> {
         let is_late = spot.queue_s + 1.3 * prefill_s + 0.3 > ask.left_s;
         let late_s = if is_late { 10.0 } else { 0.0 };
         let base = cost(&spot.offer(prefill_s), ask.kappa, least) + late_s;
-        let misses = misses(spot, streams, ask.prompt - cached, prefill_s, ask);
-        (prefill_s, base + MISS_S * misses)
+        let misses = |stall_s| misses(spot, streams, ask.prompt - cached, stall_s, ask);
+        let now = MISS_S * misses(prefill_s);
+        let time_s = ask.left_s - (spot.queue_s + 1.3 * prefill_s + 0.3);
+        let gain = 0.6 * (ask.tpot_s / spot.step_s - 1.0).max(0.0);
+        let rested = [0.25, 0.5, 1.0, 1.5, 2.5]
+            .into_iter()
+            .filter(|rest_s| now > MISS_S * HOLD && *rest_s <= time_s)
+            .map(|rest_s| 3.0 * rest_s + MISS_S * misses((prefill_s - gain * rest_s).max(0.0)));
+        (prefill_s, base + rested.fold(now, f64::min))
     };
     case.places.iter().map(price).collect()
 }
@@ -263,7 +270,7 @@ proptest! {
         }
         for index in eligible.indices().iter().copied() {
             prop_assert_eq!(used.cost(index).to_bits(), fresh.cost(index).to_bits());
-            prop_assert_eq!(used.misses(index), fresh.misses(index));
+            prop_assert_eq!(used.toll(index), fresh.toll(index));
         }
     }
 }

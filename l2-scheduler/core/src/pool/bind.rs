@@ -64,7 +64,7 @@ impl Pool {
                 uncached: row.uncached,
                 prefill_s: row.offer.prefill_s,
                 score: scratch.scores[*at],
-                misses: None,
+                toll: None,
             }
         };
         let prefills = scratch.rows.iter().map(|row| row.offer.prefill_s);

@@ -238,7 +238,7 @@ impl Pool {
             uncached: prompt - board.cached(index),
             prefill_s: board.prefill_s(index, prompt),
             score: board.cost(index),
-            misses: board.misses(index),
+            toll: board.toll(index),
         };
         let full = eligible.iter().filter(|index| board.is_full(**index));
         let verdict = Verdict {

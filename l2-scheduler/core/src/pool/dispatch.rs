@@ -10,7 +10,7 @@ use super::{Output, Pool};
 use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
-use crate::plan::Spot;
+use crate::plan::{Spot, Toll};
 use crate::{BookingId, Timestamp};
 
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
@@ -28,7 +28,7 @@ pub(super) struct Contender {
     pub(super) prefill_s: f64,
     /// What the policy ranked by; least wins.
     pub(super) score: f64,
-    pub(super) misses: Option<f64>,
+    pub(super) toll: Option<Toll>,
 }
 
 /// Which of the contenders won, and why.
@@ -85,7 +85,7 @@ impl Pool {
         decision.kappa = scratch.kappa;
         decision.eligible = verdict.eligible;
         decision.filtered = verdict.filtered;
-        decision.turn.misses = winner.misses.unwrap_or(0.0);
+        decision.turn.misses = winner.toll.map_or(0.0, |toll| toll.misses);
         self.send(now, pick, target, verdict.cost, decision, scratch);
     }
 
@@ -106,7 +106,8 @@ impl Pool {
             others_s: offer.others_s(),
             duplicate_s: offer.duplicate_s(kappa, least_prefill_s),
             decode_s: offer.decode_s(),
-            misses: contender.misses,
+            misses: contender.toll.map(|toll| toll.misses),
+            rest_s: contender.toll.map_or(0.0, |toll| toll.rest_s),
             in_flight: spot.in_flight + spot.others,
             context_tokens: spot.context as u64,
             kv_use: spot.kv_use(),
