@@ -24,6 +24,8 @@ pub struct Record {
     pub total_s: f64,
     /// Seconds an idle engine with the best possible cache would take to the first token.
     pub best_ttft_s: f64,
+    /// Prompt tokens the scheduler believed to be in the engine's cache when it sent it.
+    pub believed_tokens: u32,
     /// Prompt tokens the engine found in its cache.
     pub cached_tokens: u32,
     /// Prompt tokens engines computed for it, attempts that were given up included.

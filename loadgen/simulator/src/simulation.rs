@@ -222,8 +222,12 @@ impl<'a> Simulation<'a> {
                         request,
                         booking,
                         endpoint,
-                        ..
-                    } => self.send(request.0 as usize, booking, endpoint),
+                        decision,
+                    } => {
+                        let record = &mut self.flights[request.0 as usize].record;
+                        record.believed_tokens = decision.predicted.cached_tokens;
+                        self.send(request.0 as usize, booking, endpoint);
+                    }
                     Output::Refuse { request, refusal } => {
                         self.refused(request.0 as usize, refusal.kind.code());
                     }

@@ -4,6 +4,7 @@ use governance_context::FairnessId;
 
 use crate::endpoint::ModelKey;
 use crate::flow::queue::Charge;
+use crate::pool::Footprint;
 use crate::{BookingId, EndpointId, Timestamp};
 
 /// What the pool keeps of a dispatched request until it ends.
@@ -43,6 +44,8 @@ pub(crate) struct Booking {
     pub(crate) expected_output: f64,
     /// What its flow was charged; none once given back.
     pub(crate) charge: Option<Charge>,
+    /// What it will have left in the cache of its engine.
+    pub(crate) footprint: Footprint,
     /// Since when, and from which token, its steps have been pure decoding.
     pub(crate) calm: (Timestamp, u32),
     /// When an answer that does not stream is taken to have finished its prefill.

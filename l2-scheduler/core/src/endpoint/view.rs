@@ -141,6 +141,11 @@ impl View {
         self.failed_scrapes >= 3
     }
 
+    /// Tokens of a block, as the engine tells it.
+    pub(crate) fn block_size(&self) -> Option<u32> {
+        self.block_size
+    }
+
     /// KV capacity in tokens, as the engine tells it.
     pub(crate) fn capacity(&self) -> Option<u64> {
         let blocks = || Some(self.num_blocks?.saturating_mul(u64::from(self.block_size?)));

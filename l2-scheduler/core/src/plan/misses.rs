@@ -224,13 +224,7 @@ impl Spot {
 
     /// Expected number of targets missed by computing `uncached` tokens in `prefill_s` behind what is queued here, beside
     /// streams of this `bearing`.
-    fn misses(
-        &self,
-        bearing: &mut Bearing,
-        uncached: u32,
-        prefill_s: f64,
-        ask: &Ask,
-    ) -> f64 {
+    fn misses(&self, bearing: &mut Bearing, uncached: u32, prefill_s: f64, ask: &Ask) -> f64 {
         let stall = Stall {
             seconds: [self.queue_s, prefill_s],
             steps: [self.steps_left, self.model.steps(f64::from(uncached))],

@@ -98,6 +98,8 @@ impl Pool {
         };
         self.timers
             .set(&mut booking.prefill_timer, Timer::Prefilled(id), None);
+        let footprint = std::mem::take(&mut booking.footprint);
+        self.unstored.release(&footprint);
         self.ended.add(now, 1.0);
         self.wants_plan = true;
         self.account(now, &mut booking, end);
@@ -105,6 +107,12 @@ impl Pool {
             return;
         };
         self.leave_endpoint(now, index, &booking);
+        // Until now its engine has kept all of it.
+        if let Some(holder) = self.endpoints[index].holder
+            && (booking.phase == Phase::Decode || matches!(end, AttemptEnd::Completed { .. }))
+        {
+            self.unstored.push(holder, footprint);
+        }
         match end {
             // Nothing more is asked of an engine that has left.
             _ if self.endpoints[index].presence() == Presence::Gone => {}

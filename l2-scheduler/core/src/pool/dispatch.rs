@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::store::Footprint;
 use super::tell::Prefill;
 use super::timers::Timer;
 use super::turn::Scratch;
@@ -180,7 +181,7 @@ impl Pool {
         let blocks = std::mem::take(&mut waiting.request.blocks);
         let name = self.endpoints[index].name.clone();
         self.note_sent(now, &name, &blocks);
-        self.unstored.push(holder, blocks);
+        self.leave_footprint(booking, index, holder, blocks);
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);
         self.outputs.push_back(Output::Dispatch {
@@ -228,6 +229,7 @@ impl Pool {
             tpot_s: waiting.tpot_s,
             expected_output: waiting.output,
             charge: Some(charge),
+            footprint: Footprint::default(),
             calm: (now, 0),
             prefill_timer: None,
         };

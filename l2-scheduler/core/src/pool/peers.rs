@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Pool;
+use super::store::Footprint;
 use crate::endpoint::view::Foreign;
 use crate::endpoint::{Endpoint, name_hash};
 use crate::peers::{MOST_TOLD, SentPrompt, VECTOR_LIFE};
@@ -151,7 +152,7 @@ impl Pool {
                 .collect();
             left -= blocks.len();
             if self.unstored.has_room() {
-                self.unstored.push(holder, blocks);
+                self.unstored.push(holder, Footprint::of(blocks));
             }
         }
     }

@@ -16,6 +16,7 @@ fn answered() -> Record {
         stall_s: 0.1,
         total_s: 3.2,
         best_ttft_s: 0.1,
+        believed_tokens: 0,
         cached_tokens: 0,
         computed_tokens: 1_000,
         met_ttft: true,

@@ -64,6 +64,7 @@ impl Flight {
             total_s: f64::NAN,
             best_ttft_s: profile
                 .prefill_seconds(entry.prompt_tokens - entry.best_cached, entry.best_cached),
+            believed_tokens: 0,
             cached_tokens: 0,
             computed_tokens: 0,
             met_ttft: false,

@@ -48,6 +48,7 @@ impl Scheduler {
             running: Some(gauges.running),
             kv_use: Some(gauges.kv_use),
             kv_tokens: Some(kv_tokens),
+            block_size: Some(BLOCK_TOKENS),
             monotone_counter: Some(generated_tokens as f64),
             ..Observation::default()
         };

@@ -3,6 +3,7 @@
 //! room for seeds that were not tried. `docs/measurements.md` has the figures themselves.
 
 mod bands;
+mod caches;
 mod crowd;
 mod fairness;
 mod neighbour;
