@@ -208,7 +208,7 @@ fn candidate_text(candidate: &Value) -> String {
     let field = |name: &str| number_text(candidate, &format!("/{name}"));
     let seconds = |name: &str| decimal(candidate, &format!("/{name}"), 3);
     format!(
-        "{:<22} score {:>9} = queue {:>7} s + prefill {:>7} s + others {:>6} s + again {:>6} s + decode {:>6} s, misses {:>5}; cached {:>6}  uncached {:>6}  in flight {:>3}  KV {:>3} %",
+        "{:<22} score {:>9} = queue {:>7} s + prefill {:>7} s + others {:>6} s + again {:>6} s + decode {:>6} s, misses {:>5}, rest {:>5} s; cached {:>6}  uncached {:>6}  in flight {:>3}  KV {:>3} %",
         string(candidate, "/endpoint").unwrap_or_default(),
         decimal(candidate, "/score", 4),
         seconds("queue_s"),
@@ -217,6 +217,7 @@ fn candidate_text(candidate: &Value) -> String {
         seconds("duplicate_s"),
         seconds("decode_s"),
         decimal(candidate, "/misses", 2),
+        decimal(candidate, "/rest_s", 2),
         field("cached_tokens"),
         field("uncached_tokens"),
         field("in_flight"),
@@ -268,7 +269,7 @@ mod tests {
                 "turn": {"band": 1, "by_share": true, "slack_s": -0.25, "tpot_s": 0.1, "expected_output": 230.0,
                     "misses": 0.125, "passed": 2, "overloaded": true, "charged_wtu": 1234.5},
                 "candidates": [{"endpoint": "e1", "score": 0.5, "queue_s": 0.1, "prefill_s": 0.2, "others_s": 0.01,
-                    "duplicate_s": 0.02, "decode_s": 0.03, "misses": 0.125, "kv_use": 0.5, "in_flight": 7,
+                    "duplicate_s": 0.02, "decode_s": 0.03, "misses": 0.125, "rest_s": 0.5, "kv_use": 0.5, "in_flight": 7,
                     "cached_tokens": 10, "uncached_tokens": 20}],
             },
         }]});
@@ -281,7 +282,7 @@ mod tests {
             "because     not everybody could be served in time: tenants went by what they had had",
             "because     it was held back while 2 later requests went where it could have gone",
             "because     it was expected to cost 0.12 targets of running streams",
-            "queue   0.100 s + prefill   0.200 s + others  0.010 s + again  0.020 s + decode  0.030 s, misses  0.12;",
+            "queue   0.100 s + prefill   0.200 s + others  0.010 s + again  0.020 s + decode  0.030 s, misses  0.12, rest  0.50 s;",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
