@@ -58,12 +58,11 @@ fn four_skewed_tenants_share_fairly_at_twice_what_the_pool_sustains() {
 
 #[test]
 fn four_skewed_tenants_share_fairly_at_four_times_what_the_pool_sustains() {
-    // The crowd with a hog falls short in longer runs: 0.936 to 0.956 over three seeds of two minutes, where its tenant of
-    // 30,000-token prompts has 38 to 46 % refused.
+    // Beside one hog 0.979 to 0.993 over three seeds, and 0.996 in two minutes.
     for (name, habits, least) in [
         ("same count", SAME_COUNT, 0.99),
         ("same work", SAME_WORK, 0.99),
-        ("one hog", ONE_HOG, 0.92),
+        ("one hog", ONE_HOG, 0.97),
     ] {
         let habits = times(habits, 4.0).map(|habit| habit.during(0.0, 40.0));
         let figures = run(&refusing(), &crowd(&habits, 1)).figures();
@@ -99,7 +98,7 @@ fn tenants_of_two_bands_share_fairly_inside_each() {
     for (name, habits, least) in [
         ("same count", SAME_COUNT, 0.99),
         ("same work", SAME_WORK, 0.96),
-        ("one hog", ONE_HOG, 0.8),
+        ("one hog", ONE_HOG, 0.85),
     ] {
         let top = times(habits, 0.4).map(|habit| habit.in_band(1));
         let all: Vec<Habit> = top.into_iter().chain(times(habits, 1.6)).collect();

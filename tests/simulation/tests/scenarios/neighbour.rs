@@ -51,10 +51,9 @@ fn a_chat_tenant_hardly_feels_a_neighbour_at_ten_times_its_share() {
 
 #[test]
 fn a_tenant_of_long_prompts_is_mostly_served_beside_a_noisy_one() {
-    // The aim is 10 %: reached in this minute (0 to 5 %). In two minutes and two seeds 2 to 9 % were refused beside chats, 9 to
-    // 16 % beside prompts of 8,000 and 12 to 28 % beside prompts of 2,000; the strict order is no better.
-    for (noise, most) in [(500, 10.0), (8_000, 10.0)] {
+    // The aim is 10 %. In two minutes and two seeds 2 to 3 % were refused beside each of the three.
+    for noise in [500, 2_000, 8_000] {
         let (refused, _) = victim(4, 30_000, noise, FairOrder::Lag, 1);
-        assert!(refused <= most, "{refused} % refused");
+        assert!(refused <= 5.0, "{refused} % refused");
     }
 }
