@@ -47,7 +47,7 @@ fn as_json(report: &Report) -> serde_json::Value {
 
 fn as_text(report: &Report) -> String {
     let mut text = format!(
-        "{} entries, {} windows, {} attempts; {} attempts of unknown end hold {} µWTU\n",
+        "{} entries, {} windows, {} attempts; {} attempts of unknown end hold {} µWTU, summed over all their windows\n",
         report.entries,
         report.windows,
         report.attempts,

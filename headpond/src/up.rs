@@ -182,6 +182,8 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         Some(file) => file,
         None if simulate => embedded::file(data, &[Served::simulated()])?,
         None => {
+            // What is no address is not asked, and not called an engine that does not answer.
+            endpoints(discovered.iter().map(discover::Engine::endpoint)).context("--endpoint")?;
             discovered = discover::engines(&options.endpoint).await?;
             embedded::file(data, &discover::models(&discovered))?
         }

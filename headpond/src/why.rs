@@ -222,7 +222,16 @@ fn decimal(value: &Value, pointer: &str, digits: usize) -> String {
     value
         .pointer(pointer)
         .and_then(Value::as_f64)
-        .map_or("-".to_owned(), |number| format!("{number:.digits$}"))
+        .map_or("-".to_owned(), |number| {
+            let text = format!("{number:.digits$}");
+            // What is a hair below nothing is nothing.
+            match text.strip_prefix('-') {
+                Some(zero) if zero.bytes().all(|byte| matches!(byte, b'0' | b'.')) => {
+                    zero.to_owned()
+                }
+                _ => text,
+            }
+        })
 }
 
 fn wtu(micro: u64) -> String {

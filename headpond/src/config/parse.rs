@@ -116,6 +116,12 @@ impl Wrong<'_> {
             Some(value) => value,
             None => unseen,
         };
+        let is_secret = SECRETS.contains(&path.rsplit('.').next().unwrap_or_default());
+        let allowed = if allowed == FIELDS && is_secret {
+            SECRET_FIELDS
+        } else {
+            allowed
+        };
         format!("{path}: {seen} is not allowed; use {allowed}{at}")
     }
 
@@ -191,6 +197,9 @@ fn span(text: &str, location: &Location) -> Option<Range<usize>> {
 }
 
 const FIELDS: &str = "fields (`name: value`)";
+/// Fields that say where a secret is, and what they may say.
+const SECRETS: [&str; 3] = ["secret", "admin_token", "installation_secret"];
+const SECRET_FIELDS: &str = "{ file: PATH } or { env: NAME }: secrets are never in the file itself";
 
 fn scalar(ty: &'static str) -> &'static str {
     match ty {

@@ -74,11 +74,10 @@ impl Plan {
 }
 
 fn load(text: &str) -> anyhow::Result<Factor> {
-    let factor: Factor = text.parse().context("--load")?;
-    if factor.get() > MOST_LOAD {
-        bail!("--load: {text} is out of range; give a number above 0 and up to {MOST_LOAD}");
+    match text.parse() {
+        Ok(factor) if Factor::get(factor) <= MOST_LOAD => Ok(factor),
+        _ => bail!("--load: {text:?} is out of range; give a number above 0 and up to {MOST_LOAD}"),
     }
-    Ok(factor)
 }
 
 /// At least one, none twice.

@@ -61,7 +61,7 @@ impl Screen<'_> {
             Keys::Made => self.data.file("admin.token").display().to_string(),
             Keys::Given => "FILE".to_owned(),
         };
-        lines.push(format!("\nThen:\n  headpond top --admin-url {admin_url}                        what the pool is doing\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {token}"));
+        lines.push(format!("\nThen:\n  headpond top --admin-url {admin_url}                      what the pool is doing\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {token}"));
         if let (true, Some(endpoint)) =
             (self.engines != Engines::Real, self.ready.endpoints.first())
         {

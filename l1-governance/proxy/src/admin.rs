@@ -147,7 +147,9 @@ fn key(public: &str) -> Result<PublicPart, Refused> {
 }
 
 fn no_such_key() -> Fault {
-    Fault::new(Code::NotFound).what("There is no such key")
+    Fault::new(Code::NotFound)
+        .what("There is no such key")
+        .how("Name it by its public part, `hp-` and 12 characters; `headpond key list` shows those there are.")
 }
 
 async fn read<B>(body: B) -> Result<Bytes, Refused>
@@ -194,5 +196,13 @@ fn refusal(error: &KeyError) -> Refused {
     if let Some(first) = what.get_mut(..1) {
         first.make_ascii_uppercase();
     }
-    Refused::what(code, what)
+    let fault = Fault::new(code).what(what);
+    // None of these is about one field.
+    let how = match error {
+        KeyError::Over => "Make a new key.",
+        KeyError::Changed(_) => "Look at it again, and repeat the change if it is still wanted.",
+        KeyError::Exists | KeyError::Account(_) => "Try again with another name.",
+        _ => return fault.into(),
+    };
+    fault.how(how).into()
 }

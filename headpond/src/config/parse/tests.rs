@@ -178,6 +178,12 @@ fn another_shape_is_refused_by_path() {
             ],
         ),
         (
+            "governance: { admin_token: hp-abc }",
+            expect![
+                "governance.admin_token: a single value is not allowed; use { file: PATH } or { env: NAME }: secrets are never in the file itself (line 1, column 28)"
+            ],
+        ),
+        (
             "scheduling: { policy: [planned] }",
             expect![
                 "scheduling.policy: a list is not allowed; use a single value (line 1, column 23)"

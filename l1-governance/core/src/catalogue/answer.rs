@@ -18,6 +18,8 @@ pub struct Answer {
     pub param: Option<Cow<'static, str>>,
     /// What happened to this very request; the code's meaning if absent.
     pub what: Option<String>,
+    /// What to do about it, where the code's own advice does not fit; that if absent.
+    pub how: Option<&'static str>,
     /// When the same request would be admitted, if that is known.
     pub retry_after_ms: Option<u64>,
     /// The account that has not enough left.
@@ -49,6 +51,7 @@ impl Answer {
             code,
             param: None,
             what: None,
+            how: None,
             retry_after_ms: None,
             quota: None,
         }
@@ -58,6 +61,13 @@ impl Answer {
     #[must_use]
     pub fn what(mut self, what: impl Into<String>) -> Self {
         self.what = Some(what.into());
+        self
+    }
+
+    /// Says what to do, in place of what its code says: whole sentences.
+    #[must_use]
+    pub fn how(mut self, how: &'static str) -> Self {
+        self.how = Some(how);
         self
     }
 
@@ -140,7 +150,7 @@ impl Answer {
             let _ = write!(message, " Please try again in {}.", seconds(ms));
         }
         message.push(' ');
-        message.push_str(fact.how);
+        message.push_str(self.how.unwrap_or(fact.how));
         message
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use governance_context::ObjectiveName;
 use governance_core::account::{AccountId, Kind};
-use governance_core::catalogue::Code;
+use governance_core::catalogue::{Answer as Fault, Code};
 use governance_core::keys::{KeyText, Models, PublicPart, Role, Scope};
 use http::{Response, StatusCode};
 use ledger_store::{By, Declaration, KeyRecord, NewKey, ScopeChange};
@@ -216,7 +216,16 @@ pub(super) async fn rotate(
 /// The account a new key belongs to. A user nobody has heard of is declared, below a known project.
 async fn owner(shared: &Shared, caller: &Caller, asked: &Create) -> Result<AccountId, Refused> {
     let id = |text: &str| AccountId::parse(text).ok();
-    let unknown = || invalid("project", "There is no such project of this tenant");
+    let unknown = || {
+        let (tenant, project) = (&asked.tenant, &asked.project);
+        let what = format!("The configuration has no project {project:?} of a tenant {tenant:?}");
+        Refused::from(
+            Fault::new(Code::InvalidValue)
+                .param("project")
+                .what(what)
+                .how("Name a tenant of `governance.tenants` and one of its projects."),
+        )
+    };
     let project = id(&format!("{}/{}", asked.tenant, asked.project)).ok_or_else(unknown)?;
     if project.as_str().matches('/').count() != 1 || !shared.owners.knows(&project) {
         return Err(unknown());

@@ -12,6 +12,7 @@ use super::file::{LimitFile, Number};
 use super::parse::{self, Checked, Path, Word};
 use super::{ConfigError, Limit};
 
+const PER: &str = "the time in which so many may come, for example 1m";
 const RATE: &str = "a time in which the rate is one request per year to one per nanosecond";
 const WTU: &str = "a decimal number of at least 0 with at most 6 digits after the point";
 const TOKENS: &str = "a whole number of at least 0";
@@ -46,7 +47,9 @@ fn limit(file: &LimitFile, path: &Path) -> Checked<Limit> {
             tier_among(file, &["A"], path)?;
             let count = positive(requests, "requests")?;
             let burst = positive(file.burst.unwrap_or(count), "burst")?;
-            let text = file.per.as_deref().unwrap_or_default();
+            let Some(text) = file.per.as_deref() else {
+                return Err(path.field("per").refuse(Word("nothing"), PER));
+            };
             let per = parse::duration(text, &path.field("per"))?;
             let rate = Rate::new(small(count), nanoseconds(per), small(burst)).map_err(|_| {
                 path.field("per").refuse(text, RATE)

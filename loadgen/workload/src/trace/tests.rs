@@ -96,7 +96,7 @@ fn a_trace_without_blocks_shares_nothing() {
     );
     check(
         "5\t1500",
-        "line 1: 2 columns in place of 3 or 4 (t_ms, input_tokens, output_tokens and perhaps block_ids, separated by tabs)",
+        "line 1: 2 columns in place of 3 or 4 (t_ms, input_tokens, output_tokens and perhaps block_ids, separated by tabs; a CSV begins with TIMESTAMP,ContextTokens,GeneratedTokens)",
     );
 }
 

@@ -23,7 +23,7 @@ impl Columns {
     fn expected(self) -> &'static str {
         match self {
             Self::Unknown => {
-                "3 or 4 (t_ms, input_tokens, output_tokens and perhaps block_ids, separated by tabs)"
+                "3 or 4 (t_ms, input_tokens, output_tokens and perhaps block_ids, separated by tabs; a CSV begins with TIMESTAMP,ContextTokens,GeneratedTokens)"
             }
             Self::WithBlocks => {
                 "4 (t_ms, input_tokens, output_tokens, block_ids, separated by tabs)"
