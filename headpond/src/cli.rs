@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Engine(Engine),
     /// Put an open-loop load on a server and report what its users would feel
     #[command(
-        after_help = "Examples:\n  headpond load --ready-file /tmp/ready.json --rate 20 --requests 500\n  headpond load --ready-file /tmp/ready.json --trace mooncake_conversation --requests 1000 --speed 20\n  headpond load --url http://127.0.0.1:8080 --key hp-... --model demo --json\n  headpond load --ready-file /tmp/ready.json --duration 120 --group \"chat rate=8 prompt=250..750 output=200\" \\\n    --group \"batch rate=1 prompt=20000 output=300 band=-1 from=30\"\n\nLatency counts from the intended time of a request. A run whose own schedule lagged is reported\nas invalid and exits with 3, since its figures would flatter the server."
+        after_help = "Examples:\n  headpond load --ready-file /tmp/ready.json --rate 20 --requests 500\n  headpond load --ready-file /tmp/ready.json --trace mooncake_conversation --requests 1000 --speed 20\n  headpond load --url http://127.0.0.1:8080 --key hp-... --model demo --json\n  headpond load --ready-file /tmp/ready.json --duration 120 --group \"chat rate=8 prompt=250..750 output=200\" \\\n    --group \"batch rate=1 prompt=20000 output=300 band=-1 from=30\"\n\nLatency counts from the intended time of a request. A run whose own schedule lagged, or\nwhere nothing was answered, is reported as invalid and exits with 3: its figures would mislead."
     )]
     Load(Load),
     /// Compare scheduling policies on virtual time: the code that runs in production, no server needed

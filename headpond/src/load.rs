@@ -21,8 +21,8 @@ use workload::{
 use crate::cli::Load;
 use crate::ready::Ready;
 
-/// What a run ends with when its own schedule lagged: its figures would flatter the server.
-const LAGGED: u8 = 3;
+/// What a run ends with whose figures would mislead.
+const INVALID: u8 = 3;
 
 pub(crate) async fn run(options: Load) -> anyhow::Result<ExitCode> {
     let ready = options.ready_file.as_deref().map(Ready::read).transpose()?;
@@ -39,7 +39,7 @@ pub(crate) async fn run(options: Load) -> anyhow::Result<ExitCode> {
     Ok(if report.is_valid() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(LAGGED)
+        ExitCode::from(INVALID)
     })
 }
 

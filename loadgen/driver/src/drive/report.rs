@@ -65,6 +65,8 @@ pub enum Verdict {
     },
     /// Nothing was offered.
     Empty,
+    /// Nothing was answered, and no client left on purpose: this says nothing of the server's speed.
+    Unanswered,
 }
 
 /// What the clients saw.
@@ -159,6 +161,11 @@ impl fmt::Display for Verdict {
                 bound_s * 1e3
             ),
             Self::Empty => write!(formatter, "INVALID: no request was offered"),
+            Self::Unanswered => write!(
+                formatter,
+                "INVALID: no request was answered; what is refused and failed says why. Check the address, the key and the \
+                 model"
+            ),
         }
     }
 }

@@ -233,6 +233,7 @@ impl Tally {
                 p99_s: lag.as_secs_f64(),
                 bound_s: bound.as_secs_f64(),
             },
+            _ if self.completed + self.left == 0 => Verdict::Unanswered,
             _ => Verdict::Valid,
         };
         Report {

@@ -171,6 +171,20 @@ fn a_generator_that_was_late_reports_no_figures() {
 }
 
 #[test]
+fn a_load_that_nobody_answered_reports_no_figures() {
+    let report = tally(1.0, &[outcome("a", 40, End::Failed(Failure::Connect))]).report();
+    assert_eq!(
+        (report.verdict, report.figures.is_none()),
+        (Verdict::Unanswered, true)
+    );
+    let text = report.to_string();
+    assert!(
+        text.contains("INVALID: no request was answered") && text.contains("connect"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_json_names_its_version_and_every_figure() {
     let json: serde_json::Value = serde_json::from_str(
         &tally(1.0, &[outcome("a", 2_500, answer(500, 2_500))])
@@ -198,7 +212,7 @@ fn the_json_names_its_version_and_every_figure() {
 
 #[test]
 fn names_are_bounded() {
-    let outcomes: Vec<Outcome> = (0..1_000)
+    let mut outcomes: Vec<Outcome> = (1..1_000)
         .map(|index| {
             outcome(
                 &format!("t{index}"),
@@ -210,8 +224,9 @@ fn names_are_bounded() {
             )
         })
         .collect();
+    outcomes.push(outcome("t0", 2_500, answer(500, 2_500)));
     let report = tally(1.0, &outcomes).report();
-    assert!(report.refused.len() <= 257 && report.refused.values().sum::<u64>() == 1_000);
+    assert!(report.refused.len() <= 257 && report.refused.values().sum::<u64>() == 999);
     let tenants = report.figures.expect("valid").tenants;
     assert!(
         tenants.len() <= 257 && tenants.values().map(|tenant| tenant.offered).sum::<u64>() == 1_000
