@@ -90,7 +90,7 @@ pub(crate) async fn admit(
     };
     let rates = RateHeaders {
         requests: shared.tightest(&principal.limits),
-        tokens: note_balances(exchange, &shared, principal).await,
+        tokens: note_balances(exchange, &shared, principal),
     };
     let context = plan.context(exchange, &shared, set_aside);
     let mut request = plan.request(route, caller, &document, &shared, &context);
@@ -354,7 +354,7 @@ fn note_rates(exchange: &mut Exchange, shared: &Shared, limits: &[Limit]) {
 }
 
 /// Notes where the limited accounts stand; the least of tokens left, for the headers.
-async fn note_balances(
+fn note_balances(
     exchange: &mut Exchange,
     shared: &Shared,
     principal: &Principal,
@@ -362,7 +362,7 @@ async fn note_balances(
     let now = unix_ms();
     let mut tightest: Option<Tokens> = None;
     for account in &principal.limited {
-        let Ok(balances) = shared.ledger.balances(account.clone()).await else {
+        let Ok(balances) = shared.ledger.balances(account) else {
             continue;
         };
         for balance in balances {

@@ -372,10 +372,7 @@ impl Rig {
 
     pub(crate) async fn balances(&self, account: &str) -> Vec<Balance> {
         let account = AccountId::parse(account).expect("an account id");
-        self.ledger
-            .balances(account)
-            .await
-            .expect("the ledger answers")
+        self.ledger.balances(&account).expect("the ledger answers")
     }
 
     /// Micro-WTU used and held under the first policy in WTU of an account.

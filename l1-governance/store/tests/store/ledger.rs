@@ -286,16 +286,16 @@ async fn everything_reads_back_as_it_was() {
         .settle(commit(450));
     ledger.end_account(id("acme/b")).await.unwrap().unwrap();
     let before = (
-        ledger.balances(id("acme")).await.unwrap(),
-        ledger.balances(id("acme/b")).await.unwrap(),
+        ledger.balances(&id("acme")).unwrap(),
+        ledger.balances(&id("acme/b")).unwrap(),
     );
     let row = ledger.attempt(attempt(2)).await.unwrap();
     drop(kept);
     ledger.close().await.unwrap();
     let ledger = desk.open();
     let after = (
-        ledger.balances(id("acme")).await.unwrap(),
-        ledger.balances(id("acme/b")).await.unwrap(),
+        ledger.balances(&id("acme")).unwrap(),
+        ledger.balances(&id("acme/b")).unwrap(),
     );
     assert_eq!(after, before);
     assert_eq!(ledger.attempt(attempt(2)).await.unwrap(), row);
