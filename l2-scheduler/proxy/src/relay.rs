@@ -375,7 +375,11 @@ mod tests {
 
     #[test]
     fn pieces_that_are_there_at_once_go_on_as_one_in_their_order() {
-        for pieces in [&[][..], &["data: a\n\n"], &["data: a", "\n\n", "data: b\n\n"]] {
+        for pieces in [
+            &[][..],
+            &["data: a\n\n"],
+            &["data: a", "\n\n", "data: b\n\n"],
+        ] {
             let mut ready: VecDeque<Bytes> = pieces
                 .iter()
                 .map(|piece| Bytes::from_static(piece.as_bytes()))

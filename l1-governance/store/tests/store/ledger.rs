@@ -192,7 +192,7 @@ async fn what_nobody_waits_for_reaches_the_disk_by_itself() {
     let intruder = desk.intruder();
     let on_disk = |state: &str| {
         let sql = "SELECT count(*) FROM attempt WHERE state = ?";
-        let count: u64 = intruder.query_row(sql, [state], |row| row.get(0)).unwrap();
+        let count: u32 = intruder.query_row(sql, [state], |row| row.get(0)).unwrap();
         count == 1
     };
     let hold = ledger.reserve(reservation(1, "acme", 100)).await.unwrap();
@@ -219,18 +219,26 @@ async fn what_somebody_waits_for_does_not_linger() {
     let soft = ledger.reserve(reservation(1, "soft", 100)).await.unwrap();
     let hard = ledger.reserve(reservation(2, "hard", 100)).await.unwrap();
     let intruder = desk.intruder();
-    let written = |state: &str| -> u64 {
+    let written = |state: &str| -> u32 {
         let sql = "SELECT count(*) FROM attempt WHERE state = ?";
         intruder.query_row(sql, [state], |row| row.get(0)).unwrap()
     };
-    assert_eq!(written("sent"), 2, "a hold that lingers goes with one that cannot");
+    assert_eq!(
+        written("sent"),
+        2,
+        "a hold that lingers goes with one that cannot"
+    );
     soft.settle(commit(1));
     hard.settle(commit(1));
     ledger.flush().await.unwrap();
     assert_eq!(written("committed"), 2);
     let last = ledger.reserve(reservation(3, "soft", 1)).await.unwrap();
     ledger.close().await.unwrap();
-    assert_eq!(written("sent"), 1, "a ledger that is closed keeps nothing back");
+    assert_eq!(
+        written("sent"),
+        1,
+        "a ledger that is closed keeps nothing back"
+    );
     drop(last);
 }
 
