@@ -70,7 +70,7 @@ pub(crate) fn start(
         owner,
     } = opened;
     let config = shared.options.ledger.clone();
-    let disk = thread::Builder::new()
+    let writing = thread::Builder::new()
         .name("ledger-disk".to_owned())
         .spawn(move || disk::run(writer, &config, &work, &report))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,14 +82,14 @@ pub(crate) fn start(
         .name("ledger".to_owned())
         .spawn(move || {
             let close = runtime.block_on(minded.mind(inbox, done));
-            release(disk, owner, close);
+            release(writing, owner, close);
         })?;
     Ok(desk)
 }
 
 /// Gives the database up before anyone is told that it is closed.
-fn release(disk: thread::JoinHandle<()>, owner: File, close: Option<decider::Closing>) {
-    if disk.join().is_err() {
+fn release(writing: thread::JoinHandle<()>, owner: File, close: Option<decider::Closing>) {
+    if writing.join().is_err() {
         tracing::error!("the ledger's disk thread panicked");
     }
     drop(owner);
