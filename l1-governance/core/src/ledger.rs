@@ -254,6 +254,11 @@ impl Ledger {
         self.effects.drain(..)
     }
 
+    /// Whether [`Ledger::drain_effects`] has anything to give.
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
     /// Whether an attempt that is not remembered may be in the database all the same: look there before using
     /// its id.
     pub fn may_be_forgotten(&self, attempt: &AttemptId) -> bool {

@@ -27,7 +27,7 @@ pub(crate) fn line(record: &Record) {
         objective = objective.and_then(|objective| objective.name.as_ref()).map(ObjectiveName::as_str),
         band = objective.map(|objective| objective.band.0),
         status = outcome.map(|outcome| outcome.status),
-        code = outcome.map(|outcome| outcome.code.as_str()),
+        code = outcome.map(|outcome| outcome.code),
         held_uwtu = record.reservation.as_ref().map(|reservation| reservation.held_uwtu.0),
         settled = settlement.map(|settlement| settlement.state),
         prompt_tokens = settlement.map(|settlement| settlement.prompt_tokens),

@@ -92,9 +92,9 @@ impl<S: Scheduler> Governance<S> {
             (&Method::POST, ["keys", public, "rotate"]) => {
                 keys::rotate(shared, &caller, key(public)?, &read(body).await?).await
             }
-            (&Method::GET, ["accounts"]) => accounts::list(shared, &caller).await,
+            (&Method::GET, ["accounts"]) => accounts::list(shared, &caller),
             (&Method::GET, ["accounts", levels @ ..]) => {
-                accounts::show(shared, &caller, &levels.join("/")).await
+                accounts::show(shared, &caller, &levels.join("/"))
             }
             (&Method::GET, ["ledger", "verify"]) => {
                 caller.operator()?;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::config::Model;
 use crate::exchange::{Attempt, Exchange};
 use crate::identity::Principal;
-use crate::record::{Consulted, Reservation as ReservationNote};
+use crate::record::{Consulted, LimitName, Reservation as ReservationNote};
 use crate::respond::{self, RateHeaders, Refused, Tokens};
 use crate::shared::{Shared, new_attempt_id, unix_ms};
 use crate::sieve::Wanted;
@@ -31,6 +31,9 @@ use crate::sieve::Wanted;
 mod size;
 
 use size::RequestSize;
+
+const GATEWAY_FAIRNESS_ID: HeaderName = HeaderName::from_static(names::GATEWAY_FAIRNESS_ID);
+const LLM_D_FAIRNESS_ID: HeaderName = HeaderName::from_static(names::LLM_D_FAIRNESS_ID);
 
 /// After this long without a settlement an attempt is unknown.
 const LEASE_MS: u64 = 3_600_000;
@@ -90,7 +93,7 @@ pub(crate) async fn admit(
     };
     let rates = RateHeaders {
         requests: shared.tightest(&principal.limits),
-        tokens: note_balances(exchange, &shared, principal).await,
+        tokens: note_balances(exchange, &shared, principal),
     };
     let context = plan.context(exchange, &shared, set_aside);
     let mut request = plan.request(route, caller, &document, &shared, &context);
@@ -312,17 +315,9 @@ impl Plan<'_> {
         let headers = request.headers_mut();
         *headers = headers::request(caller);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        respond::set(
-            headers,
-            HeaderName::from_static(names::REQUEST_ID),
-            &context.attempt.to_string(),
-        );
-        for name in [names::GATEWAY_FAIRNESS_ID, names::LLM_D_FAIRNESS_ID] {
-            respond::set(
-                headers,
-                HeaderName::from_static(name),
-                context.fairness.as_str(),
-            );
+        respond::set_own(headers, respond::REQUEST_ID, context.attempt.to_string());
+        for name in [GATEWAY_FAIRNESS_ID, LLM_D_FAIRNESS_ID] {
+            headers.insert(name, self.principal.fairness_header.clone());
         }
         if let Some(objective) = &context.objective {
             for name in [names::GATEWAY_OBJECTIVE, names::LLM_D_OBJECTIVE] {
@@ -341,8 +336,8 @@ fn note_rates(exchange: &mut Exchange, shared: &Shared, limits: &[Limit]) {
             Rule::Concurrency(_) => ("concurrency", "concurrency"),
         };
         exchange.record.limits.push(Consulted {
-            account: limit.account.to_string(),
-            name: name.to_owned(),
+            account: limit.account.clone(),
+            name: LimitName::Rule(name),
             tier: "A",
             unit,
             limit: Some(u64::from(standing.limit)),
@@ -354,7 +349,7 @@ fn note_rates(exchange: &mut Exchange, shared: &Shared, limits: &[Limit]) {
 }
 
 /// Notes where the limited accounts stand; the least of tokens left, for the headers.
-async fn note_balances(
+fn note_balances(
     exchange: &mut Exchange,
     shared: &Shared,
     principal: &Principal,
@@ -362,7 +357,7 @@ async fn note_balances(
     let now = unix_ms();
     let mut tightest: Option<Tokens> = None;
     for account in &principal.limited {
-        let Ok(balances) = shared.ledger.balances(account.clone()).await else {
+        let Ok(balances) = shared.ledger.balances(account) else {
             continue;
         };
         for balance in balances {
@@ -380,8 +375,8 @@ async fn note_balances(
                     .or(Some(tokens));
             }
             exchange.record.limits.push(Consulted {
-                account: balance.account.to_string(),
-                name: balance.policy.to_string(),
+                account: balance.account,
+                name: LimitName::Policy(balance.policy),
                 tier: balance.tier.as_str(),
                 unit: balance.unit.as_str(),
                 limit: Some(limit),
@@ -396,8 +391,8 @@ async fn note_balances(
 
 fn consulted_shortage(shortage: &Shortage) -> Consulted {
     Consulted {
-        account: shortage.account.to_string(),
-        name: shortage.policy.to_string(),
+        account: shortage.account.clone(),
+        name: LimitName::Policy(shortage.policy.clone()),
         tier: shortage.tier.as_str(),
         unit: shortage.unit.as_str(),
         limit: Some(shortage.limit),

@@ -20,13 +20,13 @@ use crate::ending::{End, Seen, settlement};
 use crate::idempotency::Claim;
 use crate::identity::Principal;
 use crate::record;
-use crate::record::{Outcome, Record, RefusalNote, Scheduling, Timing};
+use crate::record::{Draft, Outcome, Record, RefusalNote, Scheduling, Timing};
 use crate::respond::{Refused, set};
 use crate::shared::Shared;
 
 pub(crate) struct Exchange {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) record: Record,
+    pub(crate) record: Draft,
     arrived: Instant,
     attempt: Option<Attempt>,
     admitted: Option<Admitted>,
@@ -99,10 +99,15 @@ impl Attempt {
 }
 
 impl Exchange {
-    pub(crate) fn begin(shared: &Arc<Shared>, request: RequestId, route: &'static str) -> Self {
+    /// Boxed, since it goes from hand to hand until the last byte of the answer.
+    pub(crate) fn begin(
+        shared: &Arc<Shared>,
+        request: RequestId,
+        route: &'static str,
+    ) -> Box<Self> {
         shared.metrics.in_flight.inc();
-        Self {
-            record: Record {
+        Box::new(Self {
+            record: Draft::new(Record {
                 request,
                 client_request_id: None,
                 at_unix_ms: crate::shared::unix_ms().0,
@@ -121,7 +126,7 @@ impl Exchange {
                 removed: Vec::new(),
                 scheduling: Scheduling::default(),
                 timing: Timing::default(),
-            },
+            }),
             shared: Arc::clone(shared),
             arrived: Instant::now(),
             attempt: None,
@@ -130,7 +135,7 @@ impl Exchange {
             sent: None,
             tells_wait: false,
             leads: false,
-        }
+        })
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -143,13 +148,8 @@ impl Exchange {
 
     pub(crate) fn identified(&mut self, principal: &Principal) {
         self.leads = principal.leads();
-        self.record.identity = Some(record::Identity {
-            tenant: principal.tenant.to_string(),
-            project: principal.project.clone(),
-            user: principal.user.clone(),
-            key: principal.key.to_string(),
-        });
-        self.record.objective = Some(record::Objective::from(&principal.terms));
+        self.record.identity = Some(Arc::clone(&principal.identity));
+        self.record.objective = Some(Arc::clone(&principal.objective));
     }
 
     /// Where the request ran and what it cost, for those who may know.
@@ -189,7 +189,7 @@ impl Exchange {
     /// The request goes to L2: it can be asked about from now on.
     pub(crate) fn dispatched(&mut self) {
         self.record.timing.admitted_us = Some(self.elapsed_us());
-        self.shared.ring.put(Arc::new(self.record.clone()));
+        self.shared.ring.put(self.record.share());
     }
 
     pub(crate) fn first_data(&mut self) {
@@ -268,11 +268,8 @@ impl Exchange {
     }
 
     /// The answer is complete, or as complete as it will be.
-    pub(crate) fn answered(&mut self, status: u16, code: &str) {
-        self.record.outcome = Some(Outcome {
-            status,
-            code: code.to_owned(),
-        });
+    pub(crate) fn answered(&mut self, status: u16, code: &'static str) {
+        self.record.outcome = Some(Outcome { status, code });
     }
 
     /// An error is the answer, or the end of it.
@@ -284,12 +281,12 @@ impl Exchange {
         let status = self.sent_or(refused.status().as_u16());
         self.answered(status, code.as_str());
         self.record.refusal = Some(RefusalNote {
-            code: code.as_str().to_owned(),
+            code: code.as_str(),
             message: match &refused.engine {
                 Some(engine) => engine.message().to_owned(),
                 None => refused.fault.message(),
             },
-            what_to_do: code.fact().how.to_owned(),
+            what_to_do: code.fact().how,
         });
     }
 
@@ -329,14 +326,14 @@ impl Drop for Exchange {
             .record
             .outcome
             .as_ref()
-            .map_or("", |outcome| outcome.code.as_str());
+            .map_or("", |outcome| outcome.code);
         self.shared
             .metrics
             .request(self.record.route, self.tenant(), code);
         if self.shared.config.access_log {
             access_log::line(&self.record);
         }
-        self.shared.ring.put(Arc::new(self.record.clone()));
+        self.shared.ring.put(self.record.share());
     }
 }
 

@@ -196,7 +196,7 @@ impl<S: Scheduler> Governance<S> {
 
     async fn carry_out(
         &self,
-        mut exchange: Exchange,
+        mut exchange: Box<Exchange>,
         route: Route,
         admitted: Admitted,
     ) -> Response<Body> {
@@ -253,12 +253,12 @@ impl<S: Scheduler> Governance<S> {
 fn sign_off(response: &mut Response<Body>, id: RequestId, family: Family, started: Instant) {
     let text = id.to_string();
     let headers = response.headers_mut();
-    respond::set(headers, names::REQUEST_ID, &text);
     if family == Family::Anthropic {
         respond::set(headers, "request-id", &text);
     }
-    let took = started.elapsed().as_millis();
-    respond::set(headers, "openai-processing-ms", &took.to_string());
+    respond::set_own(headers, respond::REQUEST_ID, text);
+    let took = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    headers.insert(respond::PROCESSING_MS, took.into());
 }
 
 fn stream_response(mut metered: Metered) -> Response<Body> {
@@ -271,7 +271,7 @@ fn stream_response(mut metered: Metered) -> Response<Body> {
     response
 }
 
-fn refuse(mut exchange: Exchange, refused: Refused, family: Family) -> Response<Body> {
+fn refuse(mut exchange: Box<Exchange>, refused: Refused, family: Family) -> Response<Body> {
     exchange.refused(&refused);
     refused.into_response(family, &exchange.record.request)
 }

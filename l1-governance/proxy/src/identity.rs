@@ -11,9 +11,11 @@ use governance_core::keys::{Models, PublicPart, Role, Scope};
 use governance_core::limits;
 use governance_core::objective::{Choice, Fields, Objectives, Terms};
 use governance_core::price::GroupName;
+use http::HeaderValue;
 use ledger_store::KeyRecord;
 
 use crate::config::{Config, Limit};
+use crate::record;
 
 #[cfg(test)]
 mod tests;
@@ -26,9 +28,11 @@ pub(crate) const FROM_CONFIG: &str = "config/";
 #[derive(Debug)]
 pub(crate) struct Principal {
     pub(crate) tenant: TenantId,
-    pub(crate) project: String,
-    pub(crate) user: Option<String>,
     pub(crate) key: PublicPart,
+    /// As records show it.
+    pub(crate) identity: Arc<record::Identity>,
+    /// What its requests are promised, as records show it.
+    pub(crate) objective: Arc<record::Objective>,
     /// Who pays, the tenant first.
     pub(crate) path: AccountPath,
     pub(crate) path_hash: PathHash,
@@ -40,6 +44,8 @@ pub(crate) struct Principal {
     pub(crate) limited: Vec<AccountId>,
     pub(crate) group: GroupName,
     pub(crate) fairness: FairnessId,
+    /// The same as a header, made once: its copies share the text.
+    pub(crate) fairness_header: HeaderValue,
     /// What its requests are promised.
     pub(crate) terms: Terms,
     pub(crate) cache_domain: CacheDomain,
@@ -209,19 +215,28 @@ impl Owners {
         if scope.budget.is_some() && !limited.contains(&record.account) {
             limited.push(record.account.clone());
         }
+        let terms = self.terms(record)?;
+        let fairness =
+            FairnessId::new(tenant.name.as_str()).expect("a tenant's name is visible ASCII");
         Some(Principal {
             path_hash: PathHash::of(record.path.accounts().iter().map(AccountId::as_str)),
             path: record.path.clone(),
-            project: project.to_owned(),
-            user: user.map(str::to_owned),
             key: record.public,
+            identity: Arc::new(record::Identity {
+                tenant: tenant.name.to_string(),
+                project: project.to_owned(),
+                user: user.map(str::to_owned),
+                key: record.public.to_string(),
+            }),
+            objective: Arc::new(record::Objective::from(&terms)),
             scope,
             limits,
             limited,
             group: GroupName(tenant.name.as_str().into()),
-            fairness: FairnessId::new(tenant.name.as_str())
-                .expect("a tenant's name is visible ASCII"),
-            terms: self.terms(record)?,
+            fairness_header: HeaderValue::from_str(fairness.as_str())
+                .expect("a flow's name is visible ASCII"),
+            fairness,
+            terms,
             cache_domain: tenant.cache_domain,
             tenant: tenant.name,
         })

@@ -30,7 +30,7 @@ const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 pub(crate) struct Metered {
     source: Source,
     sieve: Sieve,
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     route: Route,
     request: RequestId,
     /// Counts into nothing once the hold is settled.
@@ -61,7 +61,7 @@ pub(crate) enum First {
 }
 
 impl Metered {
-    pub(crate) fn new(exchange: Exchange, call: Call, route: Route, wanted: Wanted) -> Self {
+    pub(crate) fn new(exchange: Box<Exchange>, call: Call, route: Route, wanted: Wanted) -> Self {
         let timeouts = &exchange.shared.config.timeouts;
         let quiet = Quiet::new(timeouts.keep_alive_every, timeouts.answer);
         let notice = Notice::of(&exchange.shared.closing);
@@ -82,7 +82,7 @@ impl Metered {
         &mut self.exchange
     }
 
-    pub(crate) fn into_exchange(self) -> Exchange {
+    pub(crate) fn into_exchange(self) -> Box<Exchange> {
         self.exchange
     }
 
@@ -323,13 +323,34 @@ impl http_body::Body for Metered {
 }
 
 /// Silence, in both directions. One timer serves both: it looks at what happened since it was set,
-/// so that a piece of the stream costs no timer.
+/// so that a piece of the stream costs no timer. Silence begins when there is nothing more to do, so
+/// that a piece costs no look at the clock either.
 struct Quiet {
     timer: Pin<Box<Sleep>>,
     every: Duration,
     limit: Duration,
-    sent: Instant,
-    heard: Instant,
+    sent: Since,
+    heard: Since,
+}
+
+/// Since when it is quiet.
+enum Since {
+    /// It has not been quiet since something came.
+    Now,
+    At(Instant),
+}
+
+impl Since {
+    fn begin(&mut self) -> Instant {
+        match self {
+            Self::At(at) => *at,
+            Self::Now => {
+                let now = Instant::now();
+                *self = Self::At(now);
+                now
+            }
+        }
+    }
 }
 
 impl Quiet {
@@ -340,35 +361,36 @@ impl Quiet {
             timer,
             every,
             limit,
-            sent: now,
-            heard: now,
+            sent: Since::At(now),
+            heard: Since::At(now),
         }
     }
 
     fn sent(&mut self) {
-        self.sent = Instant::now();
+        self.sent = Since::Now;
     }
 
     fn heard(&mut self) {
-        self.heard = Instant::now();
+        self.heard = Since::Now;
     }
 
     /// Whether L2 has said nothing for too long.
     fn is_lost(&mut self, context: &mut Context<'_>) -> bool {
         self.tick(context);
-        self.heard.elapsed() >= self.limit
+        self.heard.begin().elapsed() >= self.limit
     }
 
     /// Whether the client has heard nothing for too long.
     fn is_long(&mut self, context: &mut Context<'_>) -> bool {
         self.tick(context);
-        self.sent.elapsed() >= self.every
+        self.sent.begin().elapsed() >= self.every
     }
 
     /// Sees to it that the task wakes when either silence becomes too long.
     fn tick(&mut self, context: &mut Context<'_>) {
         while self.timer.as_mut().poll(context).is_ready() {
-            let next = (self.sent + self.every).min(self.heard + self.limit);
+            let (sent, heard) = (self.sent.begin(), self.heard.begin());
+            let next = (sent + self.every).min(heard + self.limit);
             // What is due already is answered now; look again in a moment if it is not.
             let soon = Instant::now() + Duration::from_millis(10);
             self.timer.as_mut().reset(next.max(soon));

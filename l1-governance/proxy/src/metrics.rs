@@ -1,6 +1,7 @@
 //! What operators watch. Tenants are labels up to a cap, then `other`; users and requests never are.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use governance_core::ledger::State;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -23,19 +24,19 @@ const RESERVATION_BUCKETS: [f64; 12] = [
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RequestLabels {
     route: &'static str,
-    tenant: String,
-    code: String,
+    tenant: Arc<str>,
+    code: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TokenLabels {
-    tenant: String,
+    tenant: Arc<str>,
     class: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TenantLabels {
-    tenant: String,
+    tenant: Arc<str>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -45,7 +46,10 @@ struct SettlementLabels {
 
 pub(crate) struct Metrics {
     registry: Registry,
-    tenants: BTreeSet<String>,
+    tenants: BTreeSet<Arc<str>>,
+    /// Whoever has no label of its own; and requests before anybody is known.
+    other: Arc<str>,
+    none: Arc<str>,
     requests: Family<RequestLabels, Counter>,
     tokens: Family<TokenLabels, Counter>,
     charged_micro: Family<TenantLabels, Counter>,
@@ -65,7 +69,9 @@ impl Metrics {
     pub(crate) fn new<'a>(tenants: impl Iterator<Item = &'a str>) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("headpond_governance"),
-            tenants: tenants.take(TENANT_LABELS).map(str::to_owned).collect(),
+            tenants: tenants.take(TENANT_LABELS).map(Arc::from).collect(),
+            other: "other".into(),
+            none: "none".into(),
             requests: Family::default(),
             tokens: Family::default(),
             charged_micro: Family::default(),
@@ -125,19 +131,19 @@ impl Metrics {
         );
     }
 
-    fn tenant(&self, tenant: Option<&str>) -> String {
-        match tenant {
-            None => "none".to_owned(),
-            Some(tenant) if self.tenants.contains(tenant) => tenant.to_owned(),
-            Some(_) => "other".to_owned(),
-        }
+    fn tenant(&self, tenant: Option<&str>) -> Arc<str> {
+        let label = match tenant {
+            None => &self.none,
+            Some(tenant) => self.tenants.get(tenant).unwrap_or(&self.other),
+        };
+        Arc::clone(label)
     }
 
-    pub(crate) fn request(&self, route: &'static str, tenant: Option<&str>, code: &str) {
+    pub(crate) fn request(&self, route: &'static str, tenant: Option<&str>, code: &'static str) {
         let labels = RequestLabels {
             route,
             tenant: self.tenant(tenant),
-            code: code.to_owned(),
+            code,
         };
         self.requests.get_or_create(&labels).inc();
     }
@@ -166,7 +172,7 @@ impl Metrics {
         ] {
             if count > 0 {
                 let labels = TokenLabels {
-                    tenant: tenant.clone(),
+                    tenant: Arc::clone(&tenant),
                     class,
                 };
                 self.tokens.get_or_create(&labels).inc_by(count);

@@ -2,9 +2,12 @@
 //! ended. Never a prompt, never a secret. The last few thousand are kept.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use governance_context::{AttemptId, Band, MicroWtu, ObjectiveName, PolicyVersion, RequestId};
+use governance_core::account::{AccountId, PolicyName};
 use governance_core::objective::{Said, Source, Terms};
 use serde::Serialize;
 
@@ -30,10 +33,10 @@ pub struct Record {
     pub streaming: bool,
     /// Who asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub identity: Option<Identity>,
+    pub identity: Option<Arc<Identity>>,
     /// What the request was promised.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub objective: Option<Objective>,
+    pub objective: Option<Arc<Objective>>,
     /// The policy the decisions were made with.
     pub policy_version: PolicyVersion,
     /// The limits consulted.
@@ -132,9 +135,9 @@ impl From<&Terms> for Objective {
 #[derive(Clone, Debug, Serialize)]
 pub struct Consulted {
     /// Whose limit.
-    pub account: String,
+    pub account: AccountId,
     /// Which one.
-    pub name: String,
+    pub name: LimitName,
     /// A, B or D.
     pub tier: &'static str,
     /// requests, concurrency, uwtu or tokens.
@@ -149,6 +152,37 @@ pub struct Consulted {
     /// When it starts over, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resets_at_unix_ms: Option<u64>,
+}
+
+/// What a limit is called.
+#[derive(Clone, Debug)]
+pub enum LimitName {
+    /// Of a request rate or of concurrency.
+    Rule(&'static str),
+    /// Of a policy in the ledger.
+    Policy(PolicyName),
+}
+
+impl LimitName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Rule(name) => name,
+            Self::Policy(name) => name.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for LimitName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
 }
 
 /// What was set aside before the request was passed on.
@@ -192,18 +226,18 @@ pub struct Outcome {
     /// The status of the answer; 499 when the client left before there was one.
     pub status: u16,
     /// `ok` or an error code.
-    pub code: String,
+    pub code: &'static str,
 }
 
 /// Why a request was refused.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusalNote {
     /// The error code.
-    pub code: String,
+    pub code: &'static str,
     /// What the caller was told.
     pub message: String,
     /// Who can do what about it.
-    pub what_to_do: String,
+    pub what_to_do: &'static str,
 }
 
 /// What L2 said about the attempt.
@@ -229,6 +263,35 @@ pub struct Timing {
     /// Until the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_us: Option<u64>,
+}
+
+/// A record being written. Others may see what has been written so far; it is copied at most once for each time it
+/// was shown.
+pub(crate) struct Draft(Arc<Record>);
+
+impl Draft {
+    pub(crate) fn new(record: Record) -> Self {
+        Self(Arc::new(record))
+    }
+
+    /// What has been written so far.
+    pub(crate) fn share(&self) -> Arc<Record> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for Draft {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        &self.0
+    }
+}
+
+impl DerefMut for Draft {
+    fn deref_mut(&mut self) -> &mut Record {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 /// The last records. A mutex, because every connection writes one small value per request and a

@@ -141,6 +141,17 @@ pub(crate) fn set(headers: &mut HeaderMap, name: impl http::header::IntoHeaderNa
     }
 }
 
+/// As [`set`], for a text that is not needed again.
+pub(crate) fn set_own(
+    headers: &mut HeaderMap,
+    name: impl http::header::IntoHeaderName,
+    value: String,
+) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
+}
+
 /// Headers of an event stream.
 pub(crate) fn stream_headers(headers: &mut HeaderMap) {
     headers.insert(
@@ -150,6 +161,18 @@ pub(crate) fn stream_headers(headers: &mut HeaderMap) {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
+
+// As values, since a name given as text is copied into each answer.
+const LIMIT_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-limit-requests");
+const REMAINING_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-requests");
+const RESET_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-reset-requests");
+const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-limit-tokens");
+const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-tokens");
+const RESET_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-reset-tokens");
+/// Our id of the request; in a request to L2, of the attempt.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static(names::REQUEST_ID);
+/// How long an answer took.
+pub(crate) const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
 
 /// `x-ratelimit-*` of the tightest account.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,39 +192,15 @@ pub(crate) struct Tokens {
 impl RateHeaders {
     pub(crate) fn write(&self, headers: &mut HeaderMap) {
         if let Some(standing) = self.requests {
-            set(
-                headers,
-                "x-ratelimit-limit-requests",
-                &standing.limit.to_string(),
-            );
-            set(
-                headers,
-                "x-ratelimit-remaining-requests",
-                &standing.remaining.to_string(),
-            );
+            headers.insert(LIMIT_REQUESTS, standing.limit.into());
+            headers.insert(REMAINING_REQUESTS, standing.remaining.into());
             let reset_ms = standing.reset_ns.div_ceil(1_000_000);
-            set(
-                headers,
-                "x-ratelimit-reset-requests",
-                &go_duration(reset_ms),
-            );
+            set_own(headers, RESET_REQUESTS, go_duration(reset_ms));
         }
         if let Some(tokens) = self.tokens {
-            set(
-                headers,
-                "x-ratelimit-limit-tokens",
-                &tokens.limit.to_string(),
-            );
-            set(
-                headers,
-                "x-ratelimit-remaining-tokens",
-                &tokens.remaining.to_string(),
-            );
-            set(
-                headers,
-                "x-ratelimit-reset-tokens",
-                &go_duration(tokens.reset_ms),
-            );
+            headers.insert(LIMIT_TOKENS, tokens.limit.into());
+            headers.insert(REMAINING_TOKENS, tokens.remaining.into());
+            set_own(headers, RESET_TOKENS, go_duration(tokens.reset_ms));
         }
     }
 }

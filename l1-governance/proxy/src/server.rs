@@ -204,17 +204,21 @@ async fn answer<S: Scheduler>(
 /// A request body that tells the watcher of heads when it has ended.
 struct Watched {
     body: Incoming,
+    /// The watcher has been told.
+    ended: bool,
     version: Version,
     framing: Arc<Framing>,
 }
 
 impl Watched {
     fn new(body: Incoming, version: Version, framing: Arc<Framing>) -> Self {
-        if http_body::Body::is_end_stream(&body) {
+        let ended = http_body::Body::is_end_stream(&body);
+        if ended {
             framing.expect_head(version);
         }
         Self {
             body,
+            ended,
             version,
             framing,
         }
@@ -230,7 +234,8 @@ impl http_body::Body for Watched {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        if frame.is_none() || self.body.is_end_stream() {
+        if !self.ended && (frame.is_none() || self.body.is_end_stream()) {
+            self.ended = true;
             self.framing.expect_head(self.version);
         }
         Poll::Ready(frame)

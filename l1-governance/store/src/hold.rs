@@ -8,7 +8,7 @@ use governance_core::account::UnixMs;
 use governance_core::ledger::{Observed, Reason, Reservation, Settlement};
 use tokio::sync::mpsc::OwnedPermit;
 
-use crate::writer::Operation;
+use crate::writer::{Desk, Operation};
 
 /// A granted reservation. Not `Clone`; consumed by [`Hold::settle`].
 ///
@@ -48,10 +48,10 @@ impl Hold {
         self.observed = Some(observed);
     }
 
-    /// Ends the attempt. Cannot fail and does not wait: its place in the queue was taken with the hold.
+    /// Ends the attempt. Cannot fail and does not wait for the disk.
     pub fn settle(mut self, settlement: Settlement) {
         if let Some(grant) = self.grant.take() {
-            grant.send(settlement);
+            grant.settle(settlement);
         }
     }
 }
@@ -59,7 +59,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
-            grant.send(Settlement::Unknown {
+            grant.settle(Settlement::Unknown {
                 reason: Reason::Dropped,
                 observed: self.observed,
             });
@@ -75,20 +75,18 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// A grant and the place in the queue that its settlement will take.
+/// A grant, and where its settlement is told.
 pub(crate) struct Grant {
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) lease_until: UnixMs,
-    pub(crate) permit: OwnedPermit<Operation>,
+    pub(crate) desk: Arc<Desk>,
+    /// Counts this hold, and keeps the ledger open as long as it is out.
+    pub(crate) _place: OwnedPermit<Operation>,
 }
 
 impl Grant {
-    fn send(self, settlement: Settlement) {
-        // A closed ledger has no one to tell; the attempt becomes unknown when it is opened again.
-        drop(self.permit.send(Operation::Settle {
-            reservation: self.reservation,
-            settlement,
-        }));
+    fn settle(self, settlement: Settlement) {
+        self.desk.settle(self.reservation, settlement);
     }
 }
 
@@ -111,7 +109,7 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         if let Some(grant) = self.0.take() {
-            grant.send(Settlement::Release {
+            grant.settle(Settlement::Release {
                 reason: Reason::NotDispatched,
             });
         }

@@ -1,7 +1,8 @@
 //! The ledger made durable: SQLite with group commit. It decides nothing; `governance_core::ledger` does.
 //!
-//! One thread owns the ledger and one owns the connection. Operations are decided as they come; what they
-//! changed is written in one transaction while the next ones are being decided.
+//! The ledger stands behind a lock and is asked by whoever has a hold to take or to settle; one thread minds its time,
+//! and one owns the connection. What was decided is written in one transaction while the next is being decided: at
+//! once if somebody waits for it, else a few milliseconds later, together with what came in between.
 
 mod error;
 mod hold;

@@ -34,8 +34,8 @@ pub struct Options {
     pub patience: Duration,
     /// Most holds and queued operations at once.
     pub capacity: usize,
-    /// Most operations decided before the next write is handed over.
-    pub max_batch: usize,
+    /// How long what nobody waits for may stay unwritten, so that it is written together with what follows.
+    pub linger: Duration,
     /// The secret keys are hashed under. Not stored in the database.
     pub pepper: Pepper,
     /// Where the time comes from.
@@ -45,12 +45,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults: 50 ms, 65,536 operations, 512 per write.
+    /// The defaults: 50 ms of patience, 65,536 operations, 5 ms between writes.
     pub fn new(pepper: Pepper) -> Options {
         Options {
             patience: Duration::from_millis(50),
             capacity: 65_536,
-            max_batch: 512,
+            linger: Duration::from_millis(5),
             pepper,
             clock: system_clock(),
             ledger: Config::default(),
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Options {
         f.debug_struct("Options")
             .field("patience", &self.patience)
             .field("capacity", &self.capacity)
-            .field("max_batch", &self.max_batch)
+            .field("linger", &self.linger)
             .field("ledger", &self.ledger)
             .finish_non_exhaustive()
     }

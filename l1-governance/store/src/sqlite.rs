@@ -14,11 +14,11 @@ use governance_core::ledger::{
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::{KeyError, OpenError, ReserveError, Unavailable};
-use crate::hold::Hold;
+use crate::hold::{Delivery, Hold};
 use crate::keys::{By, KeyChange, KeyRecord, KeyRing, NewKey, ScopeChange};
 use crate::open::{self, Options};
 use crate::verify::{self, VerifyError};
-use crate::writer::{self, Operation, ReserveOperation};
+use crate::writer::{self, Answer, Desk, Operation};
 
 /// An account to declare, with all of its policies.
 #[derive(Debug, Clone)]
@@ -35,6 +35,7 @@ pub struct Declaration {
 #[derive(Clone)]
 pub struct SqliteLedger {
     operations: mpsc::Sender<Operation>,
+    desk: Arc<Desk>,
     shared: Arc<Shared>,
 }
 
@@ -59,33 +60,32 @@ impl SqliteLedger {
             keys: ArcSwap::from_pointee(keys),
             alarms: AtomicU64::new(0),
         });
-        writer::start(opened, shared.clone(), inbox).map_err(|source| OpenError::Io {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
-        Ok(SqliteLedger { operations, shared })
+        let desk =
+            writer::start(opened, shared.clone(), inbox).map_err(|source| OpenError::Io {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })?;
+        Ok(SqliteLedger {
+            operations,
+            desk,
+            shared,
+        })
     }
 
     /// Sets the amounts aside on every account of the path, or on none. With a tier D account on the path the
     /// answer comes after the hold is on disk.
     pub async fn reserve(&self, reservation: Reservation) -> Result<Hold, ReserveError> {
-        let permit = self
+        let place = self
             .operations
             .clone()
             .try_reserve_owned()
             .map_err(|error| full(&error))?;
-        let (reply, answer) = oneshot::channel();
-        let operation = ReserveOperation {
-            reservation: Arc::new(reservation),
-            permit,
-            reply,
-            enqueued: std::time::Instant::now(),
+        let on_disk = match self.desk.reserve(Arc::new(reservation), place)? {
+            Answer::Granted(delivery) => return Ok(delivery.accept()),
+            Answer::OnceOnDisk(on_disk) => on_disk,
         };
-        self.operations
-            .try_send(Operation::Reserve(Box::new(operation)))
-            .map_err(|error| full(&error))?;
-        match tokio::time::timeout(self.shared.options.patience, answer).await {
-            Ok(Ok(result)) => result.map(crate::hold::Delivery::accept),
+        match tokio::time::timeout(self.shared.options.patience, on_disk).await {
+            Ok(Ok(result)) => result.map(Delivery::accept).map_err(ReserveError::from),
             Ok(Err(_)) => Err(Unavailable::Closed.into()),
             Err(_) => Err(Unavailable::Slow.into()),
         }
@@ -133,9 +133,8 @@ impl SqliteLedger {
     }
 
     /// Where an account stands, including what is not on disk yet. Empty for an unknown account.
-    pub async fn balances(&self, account: AccountId) -> Result<Vec<Balance>, Unavailable> {
-        self.ask(|reply| Operation::Balances { account, reply })
-            .await
+    pub fn balances(&self, account: &AccountId) -> Result<Vec<Balance>, Unavailable> {
+        self.desk.balances(account)
     }
 
     /// The record of an attempt, however old.

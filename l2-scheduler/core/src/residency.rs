@@ -57,6 +57,18 @@ struct Cache {
     capacity: u64,
 }
 
+impl Cache {
+    /// About how many blocks it holds beyond its capacity, if any.
+    fn blocks_over(&self) -> Option<usize> {
+        let over = self
+            .tokens
+            .checked_sub(self.capacity)
+            .filter(|over| *over > 0)?;
+        let each = (self.tokens / self.lru.len().max(1) as u64).max(1);
+        Some(usize::try_from(over.div_ceil(each)).unwrap_or(usize::MAX))
+    }
+}
+
 /// Blocks taken out at once when the index is too big: enough to make the search for the largest cache cheap.
 const EVICTION_BATCH: usize = 64;
 /// How often the byte cap is checked inside one long insertion.
@@ -234,17 +246,17 @@ impl Residency {
     }
 
     fn shrink_to_capacity(&mut self, holder: Holder) {
-        let is_over = |cache: &Cache| cache.tokens > cache.capacity;
-        while is_over(&self.caches[holder.index()]) {
-            for hash in self.caches[holder.index()]
-                .lru
-                .oldest_first()
-                .take(PREFETCH)
-            {
-                black_box(self.table.peek(hash));
+        while let Some(most) = self.caches[holder.index()].blocks_over() {
+            let group = most.min(PREFETCH);
+            // A short prompt takes the place of a few blocks: no more of them are asked for than that.
+            if group > 1 {
+                let cache = &self.caches[holder.index()];
+                for hash in cache.lru.oldest_first().take(group) {
+                    black_box(self.table.peek(hash));
+                }
             }
-            for _ in 0..PREFETCH {
-                if is_over(&self.caches[holder.index()]) {
+            for _ in 0..group {
+                if self.caches[holder.index()].blocks_over().is_some() {
                     self.evict(holder);
                 }
             }

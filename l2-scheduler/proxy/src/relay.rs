@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::SizeHint;
 use inference_wire::route::Route;
 use inference_wire::usage;
@@ -18,6 +18,10 @@ use crate::watch::Watch;
 
 /// The pool hears of a stream's progress this often.
 const PROGRESS_MS: u64 = 50;
+/// Pieces of a stream that are there at once go on as one, since each would cost a chunk of its own: up to this many,
+const JOINED_PIECES: usize = 32;
+/// and up to one of this size, which is worth its chunk.
+const LARGE_BYTES: usize = 4 << 10;
 /// A longer answer is not read for its usage.
 const USAGE_BYTES: usize = 1 << 20;
 
@@ -111,8 +115,9 @@ impl Relay {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         loop {
-            if let Some(bytes) = self.ready.pop_front() {
-                self.journey.handed_over();
+            if self.has_enough()
+                && let Some(bytes) = self.hand_over()
+            {
                 return Poll::Ready(Some(Ok(bytes)));
             }
             let body = match &mut self.upstream {
@@ -127,6 +132,9 @@ impl Relay {
                 Poll::Ready(Some(Ok(bytes))) => self.take(bytes),
                 Poll::Ready(Some(Err(_))) => self.broken(Failure::cut()),
                 Poll::Ready(None) => self.ended(),
+                Poll::Pending if !self.ready.is_empty() => {
+                    return Poll::Ready(self.hand_over().map(Ok));
+                }
                 Poll::Pending => match self.journey.poll_cut(context) {
                     Poll::Ready(cut) => self.broken(Failure::from_cut(cut)),
                     Poll::Pending => {
@@ -136,6 +144,28 @@ impl Relay {
                 },
             }
         }
+    }
+
+    /// Whether what is ready goes on before more is read.
+    fn has_enough(&self) -> bool {
+        let is_flowing = matches!(self.upstream, Upstream::Flowing(_));
+        match &self.kind {
+            Kind::Stream(_) if is_flowing => {
+                let newest = self.ready.back().map_or(0, Bytes::len);
+                newest >= LARGE_BYTES || self.ready.len() >= JOINED_PIECES
+            }
+            Kind::Stream(_) | Kind::Whole(_) => !self.ready.is_empty(),
+        }
+    }
+
+    /// Takes what is ready: of a stream everything, of a whole answer a piece.
+    fn hand_over(&mut self) -> Option<Bytes> {
+        let bytes = match &self.kind {
+            Kind::Stream(_) => join(&mut self.ready)?,
+            Kind::Whole(_) => self.ready.pop_front()?,
+        };
+        self.journey.handed_over();
+        Some(bytes)
     }
 
     /// Whether nothing follows.
@@ -318,11 +348,57 @@ fn hold_back(ready: &mut VecDeque<Bytes>, mut bytes: usize, held: &mut VecDeque<
     }
 }
 
+/// All pieces as one; a single one is not copied.
+fn join(pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
+    if pieces.len() < 2 {
+        return pieces.pop_front();
+    }
+    let mut joined = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
+    for piece in pieces.drain(..) {
+        joined.extend_from_slice(&piece);
+    }
+    Some(joined.freeze())
+}
+
 fn outcome(end: AttemptEnd) -> &'static str {
     match end {
         AttemptEnd::Completed { .. } => "completed",
         AttemptEnd::Rejected => "rejected",
         AttemptEnd::ClientClosed => "client_closed",
         AttemptEnd::Busy | AttemptEnd::Failed => "interrupted",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_are_there_at_once_go_on_as_one_in_their_order() {
+        for pieces in [
+            &[][..],
+            &["data: a\n\n"],
+            &["data: a", "\n\n", "data: b\n\n"],
+        ] {
+            let mut ready: VecDeque<Bytes> = pieces
+                .iter()
+                .map(|piece| Bytes::from_static(piece.as_bytes()))
+                .collect();
+            let joined = join(&mut ready);
+            assert_eq!(
+                joined.as_deref().unwrap_or_default(),
+                pieces.concat().as_bytes()
+            );
+            assert_eq!(joined.is_some(), !pieces.is_empty());
+            assert!(ready.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_single_piece_is_not_copied() {
+        let piece = Bytes::from(vec![b'x'; 100]);
+        let mut ready = VecDeque::from([piece.clone()]);
+        let joined = join(&mut ready).expect("one piece");
+        assert_eq!(joined.as_ptr(), piece.as_ptr());
     }
 }

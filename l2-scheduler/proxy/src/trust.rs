@@ -9,7 +9,6 @@ use governance_context::{
     Refusal, ReplayGuard, RequestId, Targets, TenantId, TtlSource, Verifier, names,
 };
 use http::HeaderMap;
-use uuid::Uuid;
 
 use crate::answer::{Code, Problem};
 use crate::config::Untrusted;
@@ -114,8 +113,8 @@ impl Trust {
 
     fn fresh_anonymous(&self) -> Context {
         Context {
-            attempt: AttemptId::new(unix_ms(), random()),
-            request: RequestId::new(unix_ms(), random()),
+            attempt: AttemptId::new(unix_ms(), rand::random()),
+            request: RequestId::new(unix_ms(), rand::random()),
             ..self.anonymous.clone()
         }
     }
@@ -196,10 +195,4 @@ fn unix_s() -> u64 {
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
-}
-
-fn random() -> [u8; 10] {
-    let mut random = [0; 10];
-    random.copy_from_slice(&Uuid::now_v7().as_bytes()[6..]);
-    random
 }

@@ -31,6 +31,15 @@ struct Options {
     /// How often each measurement is repeated; the least CPU counts
     #[arg(long, default_value_t = 3)]
     repeat: usize,
+    /// Only loads whose name contains this, as the table has it
+    #[arg(long, default_value = "")]
+    load: String,
+    /// Only servers whose name contains this, and nginx
+    #[arg(long, default_value = "")]
+    server: String,
+    /// Leave the times to the first byte out
+    #[arg(long)]
+    costs_only: bool,
     /// Serve as a backend on this port (used by the bench itself)
     #[arg(long, hide = true)]
     backend: Option<u16>,
@@ -58,9 +67,13 @@ async fn compare(options: &Options) -> anyhow::Result<()> {
     let directory = tempfile::tempdir().context("a temporary directory")?;
     let backends = backend::start(BACKENDS).await?;
     let ports: Vec<u16> = backends.iter().map(|backend| backend.port).collect();
-    let subjects = Subject::start_all(&options.headpond, directory.path(), &ports).await?;
+    let mut subjects = Subject::start_all(&options.headpond, directory.path(), &ports).await?;
+    subjects.retain(|subject| {
+        subject.name == report::BASELINE || subject.name.contains(&options.server)
+    });
+    let is_wanted = |shape: &Shape| shape.to_string().contains(&options.load);
     let mut report = Report::default();
-    for shape in Shape::all() {
+    for shape in Shape::all().into_iter().filter(is_wanted) {
         for subject in &subjects {
             let load = Load {
                 requests: options.requests / shape.weight(),
@@ -73,13 +86,15 @@ async fn compare(options: &Options) -> anyhow::Result<()> {
             }
         }
     }
-    for shape in [
+    let timed = [
         Shape::Prompt(200),
         Shape::Stream {
             chunks: 16,
             gap: Duration::ZERO,
         },
-    ] {
+    ];
+    let is_timed = |shape: &Shape| !options.costs_only && is_wanted(shape);
+    for shape in timed.into_iter().filter(is_timed) {
         let load = Load {
             requests: 5_000,
             connections: 16,

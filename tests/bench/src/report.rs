@@ -6,7 +6,7 @@ use std::fmt;
 use crate::client::Shape;
 use crate::subjects::Cost;
 
-const BASELINE: &str = "nginx round robin";
+pub(crate) const BASELINE: &str = "nginx round robin";
 
 #[derive(Default)]
 pub(crate) struct Report {

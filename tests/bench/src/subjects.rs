@@ -111,7 +111,7 @@ http {{ access_log off; client_body_temp_path {home}/body; proxy_temp_path {home
         .context("nginx is the baseline; install it: apt-get install nginx-light")?;
     wait_for(port).await?;
     Ok(Subject {
-        name: "nginx round robin".to_owned(),
+        name: crate::report::BASELINE.to_owned(),
         port,
         key: String::new(),
         process,

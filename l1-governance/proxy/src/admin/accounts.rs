@@ -59,11 +59,10 @@ impl Line {
     }
 }
 
-async fn account(shared: &Shared, id: AccountId) -> Result<Account, Refused> {
+fn account(shared: &Shared, id: AccountId) -> Result<Account, Refused> {
     let balances = shared
         .ledger
-        .balances(id.clone())
-        .await
+        .balances(&id)
         .map_err(|error| unavailable(&error))?;
     Ok(Account {
         balances: balances.iter().map(Line::of).collect(),
@@ -71,7 +70,7 @@ async fn account(shared: &Shared, id: AccountId) -> Result<Account, Refused> {
     })
 }
 
-pub(super) async fn list(shared: &Shared, caller: &Caller) -> Result<Response<Body>, Refused> {
+pub(super) fn list(shared: &Shared, caller: &Caller) -> Result<Response<Body>, Refused> {
     #[derive(Serialize)]
     struct List {
         accounts: Vec<Account>,
@@ -82,13 +81,13 @@ pub(super) async fn list(shared: &Shared, caller: &Caller) -> Result<Response<Bo
     let mut accounts = Vec::with_capacity(all.len());
     for id in all {
         if caller.may_see(id) {
-            accounts.push(account(shared, id.clone()).await?);
+            accounts.push(account(shared, id.clone())?);
         }
     }
     Ok(json(&List { accounts }))
 }
 
-pub(super) async fn show(
+pub(super) fn show(
     shared: &Shared,
     caller: &Caller,
     name: &str,
@@ -98,7 +97,7 @@ pub(super) async fn show(
         .ok()
         .filter(|id| caller.may_see(id))
         .ok_or_else(none)?;
-    let account = account(shared, id).await?;
+    let account = account(shared, id)?;
     if account.balances.is_empty() {
         Err(none())
     } else {

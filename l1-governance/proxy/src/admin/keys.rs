@@ -244,7 +244,7 @@ async fn owner(shared: &Shared, caller: &Caller, asked: &Create) -> Result<Accou
             "The project is not yours to manage",
         ));
     }
-    let known = shared.ledger.balances(account.clone()).await;
+    let known = shared.ledger.balances(&account);
     let known = known.map_err(|error| Refused::what(Code::QuotaUnavailable, error.to_string()))?;
     if known.is_empty() {
         let declaration = Declaration {

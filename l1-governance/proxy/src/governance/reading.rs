@@ -5,7 +5,7 @@ use governance_core::catalogue::{Answer as Fault, Code};
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt;
-use inference_wire::gather::Gather;
+use inference_wire::gather::{Gather, TooLarge};
 
 use super::Governance;
 use crate::body::BoxError;
@@ -29,14 +29,11 @@ impl<S: Scheduler> Governance<S> {
         let announced = headers
             .get(CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok());
-        if announced
-            .and_then(|length| length.parse::<u64>().ok())
-            .is_some_and(|length| length > most as u64)
-        {
-            return Err(too_large(most));
-        }
+        let announced = announced.and_then(|length| length.parse::<usize>().ok());
+        let gather =
+            Gather::new(most, announced.unwrap_or(0)).map_err(|TooLarge { .. }| too_large(most))?;
         let limit = self.shared.config.timeouts.body_read;
-        match tokio::time::timeout(limit, Box::pin(collect(body, most, place))).await {
+        match tokio::time::timeout(limit, Box::pin(collect(body, gather, place))).await {
             Ok(read) => read,
             Err(_) => Err(Refused::from(Fault::new(Code::RequestTimeout)).closing()),
         }
@@ -48,20 +45,20 @@ fn too_large(most: usize) -> Refused {
     Refused::what(Code::RequestTooLarge, what).closing()
 }
 
-/// Collects a body of at most `most` bytes.
-async fn collect<B>(body: B, most: usize, place: &mut Place<'_>) -> Result<Bytes, Refused>
+async fn collect<B>(body: B, mut gather: Gather, place: &mut Place<'_>) -> Result<Bytes, Refused>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let mut body = std::pin::pin!(body);
-    let mut gather = Gather::new(most, 0).expect("nothing is announced");
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(&error.into()))?;
         // Trailers carry nothing that is read here.
         if let Ok(data) = frame.into_data() {
             place.take(data.len()).map_err(|Full| no_room())?;
-            gather.push(data).map_err(|_| too_large(most))?;
+            gather
+                .push(data)
+                .map_err(|TooLarge { limit }| too_large(limit))?;
         }
     }
     Ok(gather.finish())

@@ -1,6 +1,7 @@
 //! Whether the client of a connection is still there. One that has closed its sending side may be
 //! reading on, or may have left: TCP says the same of both until something is sent to them.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::pin::Pin;
@@ -20,10 +21,10 @@ const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub(super) async fn left(socket: &TcpStream, framing: &Framing) {
     loop {
         framing.request_read().await;
-        match socket.peek(&mut [0]).await {
-            Ok(0) => break,
+        match closed(socket).await {
+            Ok(true) => break,
             // Another request: its end is told in turn.
-            Ok(_) => {}
+            Ok(false) => {}
             Err(_) => return,
         }
     }
@@ -32,6 +33,19 @@ pub(super) async fn left(socket: &TcpStream, framing: &Framing) {
         drop(socket.try_write(INTERIM));
     }
     drop(socket.ready(Interest::ERROR).await);
+}
+
+/// Waits until there is something to read; whether that is the end.
+async fn closed(socket: &TcpStream) -> io::Result<bool> {
+    let mut space = [0];
+    let mut peeked = ReadBuf::new(&mut space);
+    let at_once = poll_fn(|context| Poll::Ready(socket.poll_peek(context, &mut peeked))).await;
+    if let Poll::Ready(count) = at_once {
+        return Ok(count? == 0);
+    }
+    // What comes next says whether the end is among it; if not, there is no need to look.
+    let ready = socket.ready(Interest::READABLE).await?;
+    Ok(ready.is_read_closed() && socket.peek(&mut [0]).await? == 0)
 }
 
 /// A socket that others may ask about.

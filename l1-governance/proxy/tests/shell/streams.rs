@@ -135,7 +135,7 @@ async fn a_client_that_leaves_before_any_answer_is_told_as_499() {
 fn outcome(rig: &Rig) -> (u16, String) {
     let record = rig.newest();
     let outcome = record.outcome.as_ref().expect("an outcome");
-    (outcome.status, outcome.code.clone())
+    (outcome.status, outcome.code.to_owned())
 }
 
 #[tokio::test]
@@ -554,10 +554,7 @@ async fn case_32_and_33_a_failure_after_the_keep_alive_is_an_error_of_the_right_
         assert_eq!(event.matches("\n\n").count(), 1, "nothing follows: {event}");
         assert_eq!(settled(&rig).0, "released");
         let outcome = rig.newest().outcome.clone().expect("an outcome");
-        assert_eq!(
-            (outcome.status, outcome.code.as_str()),
-            (200, "queue_expired")
-        );
+        assert_eq!((outcome.status, outcome.code), (200, "queue_expired"));
         rig.assert_quiet().await;
     }
 }

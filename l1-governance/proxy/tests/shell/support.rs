@@ -1,7 +1,7 @@
 //! A scripted scheduler, a ledger in a temporary directory, and short words for requests.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -370,12 +370,9 @@ impl Rig {
         Answer::read(self.governance.admin(request).await).await
     }
 
-    pub(crate) async fn balances(&self, account: &str) -> Vec<Balance> {
+    pub(crate) fn balances(&self, account: &str) -> Ready<Vec<Balance>> {
         let account = AccountId::parse(account).expect("an account id");
-        self.ledger
-            .balances(account)
-            .await
-            .expect("the ledger answers")
+        ready(self.ledger.balances(&account).expect("the ledger answers"))
     }
 
     /// Micro-WTU used and held under the first policy in WTU of an account.

@@ -9,13 +9,16 @@ use governance_core::ledger::{
     AccountRow, AttemptRow, Basis, Effect, Entry, LegRow, PolicyNo, PolicyRow, Reason, Status,
     WindowRow,
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Statement, params};
 
 /// Writes a batch. Of a window and of an attempt only the last state is written.
 pub(crate) fn write(connection: &Connection, effects: &[Effect]) -> rusqlite::Result<()> {
     let mut windows: BTreeMap<(PolicyNo, UnixMs), &WindowRow> = BTreeMap::new();
     let mut attempts: BTreeMap<AttemptId, &Arc<AttemptRow>> = BTreeMap::new();
     let mut ranks: BTreeMap<AttemptId, i64> = BTreeMap::new();
+    // Most rows are of these two kinds: looking their statements up for each would cost as much as binding one.
+    let mut legs = connection.prepare_cached(INSERT_LEG)?;
+    let mut entries = connection.prepare_cached(INSERT_ENTRY)?;
     for effect in effects {
         match effect {
             Effect::Account(row) => write_account(connection, row)?,
@@ -24,10 +27,10 @@ pub(crate) fn write(connection: &Connection, effects: &[Effect]) -> rusqlite::Re
             Effect::Attempt(row) => drop(attempts.insert(row.id, row)),
             Effect::Leg(row) => {
                 let rank = ranks.entry(row.attempt).or_default();
-                write_leg(connection, row, *rank)?;
+                write_leg(&mut legs, row, *rank)?;
                 *rank += 1;
             }
-            Effect::Entry(row) => write_entry(connection, row)?,
+            Effect::Entry(row) => write_entry(&mut entries, row)?,
             Effect::Alarm(_) => {}
         }
     }
@@ -180,46 +183,44 @@ fn write_attempt(connection: &Connection, row: &AttemptRow) -> rusqlite::Result<
     Ok(())
 }
 
-fn write_leg(connection: &Connection, row: &LegRow, rank: i64) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO leg (attempt_id, rank, account_id, policy_id, head_id, win_start, held)
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
-        )?
-        .execute(params![
-            row.attempt.as_uuid().as_bytes(),
-            rank,
-            row.account.0,
-            row.policy.0,
-            row.head.0,
-            int(row.window.0),
-            int(row.held),
-        ])?;
+const INSERT_LEG: &str =
+    "INSERT INTO leg (attempt_id, rank, account_id, policy_id, head_id, win_start, held)
+     VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+fn write_leg(statement: &mut Statement<'_>, row: &LegRow, rank: i64) -> rusqlite::Result<()> {
+    statement.execute(params![
+        row.attempt.as_uuid().as_bytes(),
+        rank,
+        row.account.0,
+        row.policy.0,
+        row.head.0,
+        int(row.window.0),
+        int(row.held),
+    ])?;
     Ok(())
 }
 
-fn write_entry(connection: &Connection, row: &Entry) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO entry (seq, attempt_id, kind, account_id, policy_id, win_start, win_end, d_granted, d_held,
-                d_used, d_debt, at, prev_hash, hash)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )?
-        .execute(params![
-            int(row.seq),
-            row.attempt.as_ref().map(|id| id.as_uuid().as_bytes()),
-            row.kind.as_str(),
-            row.account.0,
-            row.policy.0,
-            int(row.window.0),
-            int(row.window_end.0),
-            row.d_granted,
-            row.d_held,
-            row.d_used,
-            row.d_debt,
-            int(row.at.0),
-            row.prev_hash.0,
-            row.hash.0,
-        ])?;
+const INSERT_ENTRY: &str =
+    "INSERT INTO entry (seq, attempt_id, kind, account_id, policy_id, win_start, win_end,
+        d_granted, d_held, d_used, d_debt, at, prev_hash, hash)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+fn write_entry(statement: &mut Statement<'_>, row: &Entry) -> rusqlite::Result<()> {
+    statement.execute(params![
+        int(row.seq),
+        row.attempt.as_ref().map(|id| id.as_uuid().as_bytes()),
+        row.kind.as_str(),
+        row.account.0,
+        row.policy.0,
+        int(row.window.0),
+        int(row.window_end.0),
+        row.d_granted,
+        row.d_held,
+        row.d_used,
+        row.d_debt,
+        int(row.at.0),
+        row.prev_hash.0,
+        row.hash.0,
+    ])?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::error::Unavailable;
 use crate::keys::KeyRecord;
 
 /// Told when a batch is on disk, or that it never will be.
-pub(super) type Waiter = Box<dyn FnOnce(Result<(), Unavailable>)>;
+pub(super) type Waiter = Box<dyn FnOnce(Result<(), Unavailable>) + Send>;
 
 /// What must be done again when a batch is lost, because somebody was told already or cannot be told.
 pub(super) enum Redo {
@@ -41,12 +41,20 @@ pub(super) struct Ticket {
     pub(super) redo: Vec<Redo>,
 }
 
-impl Ticket {
-    /// Tells everyone. What must be done again in case of failure is handed back.
-    pub(super) fn tell(self, result: &Result<(), Unavailable>) -> Vec<Redo> {
-        for waiter in self.waiters {
-            waiter(result.clone());
+/// Who has something to hear once the ledger is unlocked: what they do then may come back to it, such as giving up
+/// a hold that nobody waits for any more.
+#[derive(Default)]
+pub(super) struct News(Vec<(Waiter, Result<(), Unavailable>)>);
+
+impl News {
+    pub(super) fn add(&mut self, waiters: Vec<Waiter>, result: &Result<(), Unavailable>) {
+        let news = waiters.into_iter().map(|waiter| (waiter, result.clone()));
+        self.0.extend(news);
+    }
+
+    pub(super) fn tell(self) {
+        for (waiter, result) in self.0 {
+            waiter(result);
         }
-        self.redo
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that owns the ledger: it decides operations as they come and keeps one write under way.
+//! The ledger and everything around it: decides operations as they come and keeps one write under way.
 
 mod recovery;
 
@@ -8,19 +8,21 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use governance_context::AttemptId;
-use governance_core::account::UnixMs;
+use governance_core::account::{AccountId, UnixMs};
 use governance_core::ledger::{
-    AttemptRow, Durability, Effect, Ledger, NoAttempt, Refusal, Reservation, Settled, Settlement,
+    AttemptRow, Balance, Durability, Effect, Ledger, NoAttempt, Refusal, Reservation, Settled,
+    Settlement,
 };
 use rusqlite::Connection;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
-use super::batch::{Changes, Redo, Ticket, Waiter};
-use super::disk::{Done, Job};
-use super::{Durable, Operation, ReserveOperation};
+use super::batch::{Changes, News, Redo, Ticket, Waiter};
+use super::desk::Answer;
+use super::disk::Job;
+use super::{Durable, Operation};
 use crate::error::{KeyError, ReserveError, Unavailable};
 use crate::hold::{Delivery, Grant};
-use crate::keys::{Changing, KeyRing};
+use crate::keys::{Changing, KeyRecord, KeyRing};
 use crate::rows;
 use crate::sqlite::Shared;
 
@@ -70,8 +72,14 @@ pub(super) struct Decider {
     shared: Arc<Shared>,
     disk: SyncSender<Job>,
     health: Health,
-    changes: Changes,
+    /// Keys to write; what the ledger has to write waits in it.
+    keys: Vec<Arc<KeyRecord>>,
     ticket: Ticket,
+    /// Since when there is something to write.
+    unwritten: Option<Instant>,
+    news: News,
+    /// When the thread looks next.
+    armed: Option<Instant>,
     in_flight: Option<InFlight>,
     redo: Vec<Redo>,
     closing: Option<Durable<()>>,
@@ -91,8 +99,11 @@ impl Decider {
             shared,
             disk,
             health: Health::Good,
-            changes: Changes::default(),
+            keys: Vec::new(),
             ticket: Ticket::default(),
+            unwritten: None,
+            news: News::default(),
+            armed: None,
             in_flight: None,
             redo: Vec::new(),
             closing: None,
@@ -100,40 +111,27 @@ impl Decider {
         }
     }
 
-    /// Works until the inbox is closed or someone asks for the end.
-    pub(super) async fn run(
-        mut self,
-        mut inbox: mpsc::Receiver<Operation>,
-        mut done: mpsc::Receiver<Done>,
-    ) -> Option<Closing> {
+    /// What a process before this one left running, nobody will settle.
+    pub(super) fn disown(&mut self) {
         let now = self.now();
         self.ledger.disown(now);
-        loop {
-            self.hand_over();
-            if self.ended
-                && self.in_flight.is_none()
-                && !matches!(self.health, Health::Recovering { .. })
-            {
-                return self.close();
-            }
-            let sleep = self.until_next_timeout();
-            tokio::select! {
-                biased; // a finished write frees the disk for the next one
-                Some(finished) = done.recv() => self.finished(finished),
-                operation = inbox.recv(), if !self.ended => match operation {
-                    Some(operation) => self.decide_some(operation, &mut inbox),
-                    None => self.ended = true,
-                },
-                () = tokio::time::sleep(sleep) => self.timeout(),
-            }
-        }
+    }
+
+    /// Nothing more will be asked.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether it has ended and everything is written that can be.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended && self.in_flight.is_none() && !matches!(self.health, Health::Recovering { .. })
     }
 
     fn now(&self) -> UnixMs {
         (self.shared.options.clock)()
     }
 
-    fn close(self) -> Option<Closing> {
+    pub(super) fn close(self) -> Option<Closing> {
         let result = match &self.health {
             Health::Good => Ok(()),
             Health::Broken { why, .. } | Health::Recovering { why, .. } => {
@@ -144,31 +142,8 @@ impl Decider {
         self.closing.map(|reply| Closing { reply, result })
     }
 
-    fn decide_some(&mut self, first: Operation, inbox: &mut mpsc::Receiver<Operation>) {
-        self.decide(first);
-        for _ in 1..self.shared.options.max_batch {
-            let Ok(operation) = inbox.try_recv() else {
-                break;
-            };
-            self.decide(operation);
-        }
-        if self.ended {
-            // What was sent before the end is still decided; holds that are out become unknown at the next start.
-            inbox.close();
-            while let Ok(operation) = inbox.try_recv() {
-                self.decide(operation);
-            }
-        }
-        self.collect();
-    }
-
-    fn decide(&mut self, operation: Operation) {
+    pub(super) fn decide(&mut self, operation: Operation) {
         match operation {
-            Operation::Reserve(operation) => self.reserve(*operation),
-            Operation::Settle {
-                reservation,
-                settlement,
-            } => self.settle(reservation, settlement),
             Operation::SettleById {
                 attempt,
                 settlement,
@@ -209,9 +184,6 @@ impl Decider {
                 }));
             }
             Operation::Flush(reply) => self.durably(reply, |_| Ok(())),
-            Operation::Balances { account, reply } => {
-                drop(reply.send(self.ledger.balances(self.now(), &account)));
-            }
             Operation::Attempt { attempt, reply } => drop(reply.send(self.attempt(attempt))),
             Operation::Close(reply) => {
                 self.closing = Some(reply);
@@ -220,51 +192,33 @@ impl Decider {
         }
     }
 
-    fn reserve(&mut self, operation: ReserveOperation) {
-        let ReserveOperation {
-            reservation,
-            permit,
-            reply,
-            enqueued,
-        } = operation;
-        // Nobody waits any more: granting would only have to be undone.
-        if reply.is_closed() || enqueued.elapsed() > self.shared.options.patience {
-            drop(reply.send(Err(Unavailable::Slow.into())));
-            return;
-        }
-        let reserved = match self.try_reserve(&reservation) {
-            Ok(reserved) => reserved,
-            Err(error) => {
-                drop(reply.send(Err(error)));
-                return;
-            }
-        };
-        let attempt = reservation.attempt;
-        let grant = Grant {
-            reservation,
-            lease_until: reserved.lease_until,
-            permit,
-        };
+    pub(super) fn reserve(
+        &mut self,
+        reservation: Arc<Reservation>,
+        grant: impl FnOnce(Arc<Reservation>, UnixMs) -> Grant,
+    ) -> Result<Answer, ReserveError> {
+        let reserved = self.try_reserve(&reservation)?;
         match reserved.durability {
             Durability::Batched => {
-                self.ticket
-                    .redo
-                    .push(Redo::Granted(grant.reservation.clone()));
-                drop(reply.send(Ok(Delivery::new(grant))));
+                let granted = Redo::Granted(Arc::clone(&reservation));
+                self.ticket.redo.push(granted);
+                let grant = grant(reservation, reserved.lease_until);
+                Ok(Answer::Granted(Delivery::new(grant)))
             }
             Durability::BeforeAnswer => {
-                self.ticket.redo.push(Redo::Abandon(attempt));
+                self.ticket.redo.push(Redo::Abandon(reservation.attempt));
+                let grant = grant(reservation, reserved.lease_until);
+                let (reply, on_disk) = oneshot::channel();
                 self.on_disk(Box::new(move |written| {
-                    drop(
-                        reply.send(
-                            written
-                                .map(|()| Delivery::new(grant))
-                                .map_err(ReserveError::from),
-                        ),
-                    );
+                    drop(reply.send(written.map(|()| Delivery::new(grant))));
                 }));
+                Ok(Answer::OnceOnDisk(on_disk))
             }
         }
+    }
+
+    pub(super) fn balances(&self, account: &AccountId) -> Vec<Balance> {
+        self.ledger.balances(self.now(), account)
     }
 
     fn try_reserve(
@@ -290,7 +244,7 @@ impl Decider {
         Ok(self.ledger.reserve(self.now(), reservation)?)
     }
 
-    fn settle(&mut self, reservation: Arc<Reservation>, settlement: Settlement) {
+    pub(super) fn settle(&mut self, reservation: Arc<Reservation>, settlement: Settlement) {
         if self.broken().is_some() {
             self.redo.push(Redo::Settle(reservation, settlement));
             return;
@@ -328,7 +282,7 @@ impl Decider {
     }
 
     /// Decides at once and answers once the decision is on disk.
-    fn durably<T: 'static>(
+    fn durably<T: Send + 'static>(
         &mut self,
         reply: Durable<T>,
         decide: impl FnOnce(&mut Decider) -> Result<T, Unavailable>,
@@ -354,7 +308,7 @@ impl Decider {
         make: impl FnOnce(&mut Changing<'_>) -> Result<T, E>,
     ) -> Result<T, E>
     where
-        T: AsRef<[Arc<crate::keys::KeyRecord>]>,
+        T: AsRef<[Arc<KeyRecord>]>,
     {
         let mut ring = KeyRing::clone(&self.shared.keys.load());
         let written = make(&mut Changing {
@@ -363,7 +317,7 @@ impl Decider {
             pepper: &self.shared.options.pepper,
             now: (self.shared.options.clock)(),
         })?;
-        self.changes.keys.extend(written.as_ref().iter().cloned());
+        self.keys.extend(written.as_ref().iter().cloned());
         // In force at once: a revocation does not wait for the disk.
         self.shared.keys.store(Arc::new(ring));
         Ok(written)
@@ -378,23 +332,63 @@ impl Decider {
         }
     }
 
-    fn until_next_timeout(&self) -> Duration {
+    /// When there is something to do again without anybody asking.
+    fn due(&self) -> Instant {
+        let now = Instant::now();
         if let Health::Broken { retry, .. } = &self.health {
-            return retry.saturating_duration_since(Instant::now());
+            return *retry;
         }
-        let due = self.ledger.poll_timeout();
-        let wait = due.map_or(LONGEST_SLEEP, |at| {
+        let timeout = self.ledger.poll_timeout();
+        let wait = timeout.map_or(LONGEST_SLEEP, |at| {
             Duration::from_millis(at.since(self.now()))
         });
-        wait.min(LONGEST_SLEEP)
+        let timeout = now + wait.min(LONGEST_SLEEP);
+        self.write_due().map_or(timeout, |write| write.min(timeout))
     }
 
-    fn timeout(&mut self) {
+    /// When what is to be written goes to the disk: at once if somebody waits for it.
+    fn write_due(&self) -> Option<Instant> {
+        let is_free = self.in_flight.is_none() && matches!(self.health, Health::Good);
+        let since = self.unwritten.filter(|_| is_free)?;
+        if self.ended || !self.ticket.waiters.is_empty() {
+            return Some(since);
+        }
+        Some(since + self.shared.options.linger)
+    }
+
+    /// Says when the thread has to look again, and takes note that it will.
+    pub(super) fn arm(&mut self) -> Instant {
+        let due = self.due();
+        self.armed = Some(due);
+        due
+    }
+
+    /// What others are to hear of a step, and whether the thread has to look earlier than it means to.
+    pub(super) fn take_news(&mut self) -> (News, bool) {
+        let has_unwritten =
+            self.ledger.has_effects() || !self.keys.is_empty() || !self.ticket.waiters.is_empty();
+        if !has_unwritten {
+            self.unwritten = None;
+        } else if self.unwritten.is_none() {
+            self.unwritten = Some(Instant::now());
+        }
+        let earlier = self
+            .armed
+            .filter(|armed| self.write_due().is_some_and(|due| due < *armed));
+        if earlier.is_some() {
+            self.armed = None;
+        }
+        (std::mem::take(&mut self.news), earlier.is_some())
+    }
+
+    /// Does what is due: time that has passed, a look whether writing works again, the next write.
+    pub(super) fn catch_up(&mut self) {
+        self.armed = None;
         match &self.health {
             Health::Good => {
                 let now = self.now();
                 self.ledger.handle_timeout(now);
-                self.collect();
+                self.hand_over();
             }
             Health::Broken { why, retry, pause } if *retry <= Instant::now() => {
                 let (why, pause) = (why.clone(), *pause);
@@ -405,30 +399,35 @@ impl Decider {
         }
     }
 
-    /// Moves what the ledger changed into the next batch.
-    fn collect(&mut self) {
-        for effect in self.ledger.drain_effects() {
-            if let Effect::Alarm(attempt) = &effect {
+    /// Takes what the ledger changed.
+    fn collect(&mut self) -> Vec<Effect> {
+        let effects: Vec<Effect> = self.ledger.drain_effects().collect();
+        for effect in &effects {
+            if let Effect::Alarm(attempt) = effect {
                 self.shared.alarms.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(attempt = %attempt.id, account = %attempt.account,
                     "a tier D charge is above the largest possible one; it is recorded whole");
             }
-            self.changes.effects.push(effect);
         }
+        effects
     }
 
-    /// Gives the next batch to the disk if it is free.
+    /// Gives the next batch to the disk if it is free and the batch is due.
     fn hand_over(&mut self) {
-        if self.in_flight.is_some() || !matches!(self.health, Health::Good) {
+        let is_due = self.write_due().is_some_and(|due| due <= Instant::now());
+        if !is_due {
             return;
         }
-        self.collect();
+        self.unwritten = None;
         let ticket = std::mem::take(&mut self.ticket);
-        if self.changes.is_empty() {
-            ticket.tell(&Ok(()));
+        let changes = Changes {
+            effects: self.collect(),
+            keys: std::mem::take(&mut self.keys),
+        };
+        if changes.is_empty() {
+            self.news.add(ticket.waiters, &Ok(()));
             return;
         }
-        let changes = std::mem::take(&mut self.changes);
         self.in_flight = Some(InFlight {
             ticket,
             since: Instant::now(),

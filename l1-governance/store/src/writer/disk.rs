@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Receiver;
 
-use governance_core::ledger::Snapshot;
+use governance_core::ledger::{Config, Ledger};
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::mpsc::Sender;
 
@@ -20,12 +20,12 @@ pub(super) enum Job {
 /// What it did.
 pub(super) enum Done {
     Wrote(Result<(), String>),
-    Recovered(Result<Box<(Snapshot, KeyRing)>, String>),
+    Recovered(Result<Box<(Ledger, KeyRing)>, String>),
 }
 
 pub(super) fn run(
     mut connection: Connection,
-    remember: usize,
+    config: &Config,
     jobs: &Receiver<Job>,
     report: &Sender<Done>,
 ) {
@@ -35,9 +35,7 @@ pub(super) fn run(
             Job::Write(changes) => {
                 Done::Wrote(write(&mut connection, &changes).map_err(|error| error.to_string()))
             }
-            Job::Recover => Done::Recovered(
-                recover(&mut connection, remember).map_err(|error| error.to_string()),
-            ),
+            Job::Recover => Done::Recovered(recover(&mut connection, config)),
         };
         if report.blocking_send(done).is_err() {
             return;
@@ -54,15 +52,16 @@ fn write(connection: &mut Connection, changes: &Changes) -> rusqlite::Result<()>
     transaction.commit()
 }
 
-fn recover(
-    connection: &mut Connection,
-    remember: usize,
-) -> rusqlite::Result<Box<(Snapshot, KeyRing)>> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    rows::write_probe(&transaction)?;
-    transaction.commit()?;
-    Ok(Box::new((
-        rows::load(connection, remember)?,
-        rows::load_keys(connection)?,
-    )))
+/// The ledger is read back here rather than by whoever decides: they would all wait for it.
+fn recover(connection: &mut Connection, config: &Config) -> Result<Box<(Ledger, KeyRing)>, String> {
+    let read = |connection: &mut Connection| {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        rows::write_probe(&transaction)?;
+        transaction.commit()?;
+        let snapshot = rows::load(connection, config.remember)?;
+        Ok((snapshot, rows::load_keys(connection)?))
+    };
+    let (snapshot, keys) = read(connection).map_err(|error: rusqlite::Error| error.to_string())?;
+    let ledger = Ledger::restore(config.clone(), snapshot).map_err(|error| error.to_string())?;
+    Ok(Box::new((ledger, keys)))
 }

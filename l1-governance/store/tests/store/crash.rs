@@ -205,11 +205,7 @@ async fn killed_twenty_times_nothing_is_overspent_or_lost() {
         let ledger = SqliteLedger::open(&path, options()).unwrap();
         ledger.flush().await.unwrap();
         nothing_is_lost(&ledger, &acknowledged).await;
-        let balance = ledger
-            .balances(crate::desk::id("acme"))
-            .await
-            .unwrap()
-            .remove(0);
+        let balance = ledger.balances(&crate::desk::id("acme")).unwrap().remove(0);
         assert!(
             balance.used + balance.held <= GRANTED && balance.debt == 0,
             "{balance:?}"
@@ -235,13 +231,7 @@ async fn resolved_by_the_rule(desk: &Desk, held: u64) {
     let clock = later.clock.clone();
     later.clock = std::sync::Arc::new(move || clock().plus(3_600_000));
     let ledger = SqliteLedger::open(&path, later).unwrap();
-    let balance = || async {
-        ledger
-            .balances(crate::desk::id("acme"))
-            .await
-            .unwrap()
-            .remove(0)
-    };
+    let balance = || async { ledger.balances(&crate::desk::id("acme")).unwrap().remove(0) };
     let first = balance().await;
     while balance().await.held > 0 {
         ledger.flush().await.unwrap();

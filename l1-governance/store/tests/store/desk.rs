@@ -128,7 +128,7 @@ pub(crate) fn commit(charge: u64) -> Settlement {
 
 /// `used held debt` of the first policy of an account.
 pub(crate) async fn counters(ledger: &SqliteLedger, account: &str) -> (u64, u64, u64) {
-    let balance = ledger.balances(id(account)).await.unwrap().remove(0);
+    let balance = ledger.balances(&id(account)).unwrap().remove(0);
     (balance.used, balance.held, balance.debt)
 }
 

@@ -1,6 +1,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use governance_core::account::Tier;
 use governance_core::ledger::{Reason, Refusal, Reservation, Settlement, State};
@@ -181,6 +182,67 @@ async fn a_restart_makes_running_attempts_unknown_and_their_end_can_come_late() 
 }
 
 #[tokio::test]
+async fn what_nobody_waits_for_reaches_the_disk_by_itself() {
+    let desk = Desk::new();
+    let ledger = desk.open();
+    ledger
+        .declare(vec![account("acme", &[policy("soft", Tier::B, 1000)])])
+        .await
+        .unwrap();
+    let intruder = desk.intruder();
+    let on_disk = |state: &str| {
+        let sql = "SELECT count(*) FROM attempt WHERE state = ?";
+        let count: u32 = intruder.query_row(sql, [state], |row| row.get(0)).unwrap();
+        count == 1
+    };
+    let hold = ledger.reserve(reservation(1, "acme", 100)).await.unwrap();
+    while !on_disk("sent") {
+        tokio::task::yield_now().await;
+    }
+    hold.settle(commit(70));
+    while !on_disk("committed") {
+        tokio::task::yield_now().await;
+    }
+    assert_green(&ledger).await;
+}
+
+#[tokio::test]
+async fn what_somebody_waits_for_does_not_linger() {
+    let mut desk = Desk::new();
+    desk.options.linger = Duration::from_hours(1);
+    let ledger = desk.open();
+    let accounts = vec![
+        account("soft", &[policy("soft", Tier::B, 1000)]),
+        account("hard", &[policy("cap", Tier::D, 1000)]),
+    ];
+    ledger.declare(accounts).await.unwrap();
+    let soft = ledger.reserve(reservation(1, "soft", 100)).await.unwrap();
+    let hard = ledger.reserve(reservation(2, "hard", 100)).await.unwrap();
+    let intruder = desk.intruder();
+    let written = |state: &str| -> u32 {
+        let sql = "SELECT count(*) FROM attempt WHERE state = ?";
+        intruder.query_row(sql, [state], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(
+        written("sent"),
+        2,
+        "a hold that lingers goes with one that cannot"
+    );
+    soft.settle(commit(1));
+    hard.settle(commit(1));
+    ledger.flush().await.unwrap();
+    assert_eq!(written("committed"), 2);
+    let last = ledger.reserve(reservation(3, "soft", 1)).await.unwrap();
+    ledger.close().await.unwrap();
+    assert_eq!(
+        written("sent"),
+        1,
+        "a ledger that is closed keeps nothing back"
+    );
+    drop(last);
+}
+
+#[tokio::test]
 async fn settlements_always_have_room() {
     let mut desk = Desk::new();
     desk.options.capacity = 8;
@@ -286,16 +348,16 @@ async fn everything_reads_back_as_it_was() {
         .settle(commit(450));
     ledger.end_account(id("acme/b")).await.unwrap().unwrap();
     let before = (
-        ledger.balances(id("acme")).await.unwrap(),
-        ledger.balances(id("acme/b")).await.unwrap(),
+        ledger.balances(&id("acme")).unwrap(),
+        ledger.balances(&id("acme/b")).unwrap(),
     );
     let row = ledger.attempt(attempt(2)).await.unwrap();
     drop(kept);
     ledger.close().await.unwrap();
     let ledger = desk.open();
     let after = (
-        ledger.balances(id("acme")).await.unwrap(),
-        ledger.balances(id("acme/b")).await.unwrap(),
+        ledger.balances(&id("acme")).unwrap(),
+        ledger.balances(&id("acme/b")).unwrap(),
     );
     assert_eq!(after, before);
     assert_eq!(ledger.attempt(attempt(2)).await.unwrap(), row);

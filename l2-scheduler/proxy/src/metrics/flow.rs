@@ -1,6 +1,7 @@
 //! The numbers of flow control: bands, flows, turns, peers. Labels are bounded for the life of the process.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -44,6 +45,8 @@ pub(crate) struct FlowMetrics {
     flows: Labels,
     outcomes: Family<BandOutcomeLabel, Counter>,
     wait: Family<BandLabel, Histogram, fn() -> Histogram>,
+    /// Of the first bands. Locked for a look-up.
+    going: Mutex<BTreeMap<i32, Going>>,
     band: BandGauges,
     flow_waiting: Family<FlowLabel, Gauge>,
     flow_running: Family<FlowLabel, Gauge>,
@@ -59,6 +62,13 @@ pub(crate) struct FlowMetrics {
     peer_silence: FloatGauge,
     heard: Family<ResultLabel, Counter>,
     told: Family<ResultLabel, Counter>,
+}
+
+/// What is counted of one band at each dispatch.
+#[derive(Clone)]
+struct Going {
+    count: Counter,
+    wait: Histogram,
 }
 
 #[derive(Default)]
@@ -80,6 +90,7 @@ impl FlowMetrics {
             flows: Labels::new(FLOW_LABELS),
             outcomes: Family::default(),
             wait: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            going: Mutex::default(),
             band: BandGauges::default(),
             flow_waiting: Family::default(),
             flow_running: Family::default(),
@@ -208,21 +219,34 @@ impl FlowMetrics {
 
     /// A request got its turn.
     pub(crate) fn dispatched(&self, band: i32, waited: Duration, turn: &Turn) {
-        let band = self.bands.label(&band.to_string());
-        let outcome = "dispatched";
-        let label = BandOutcomeLabel {
-            band: Arc::clone(&band),
-            outcome,
-        };
-        self.outcomes.get_or_create(&label).inc();
-        self.wait
-            .get_or_create(&BandLabel { band })
-            .observe(waited.as_secs_f64());
+        let going = self.going(band);
+        going.count.inc();
+        going.wait.observe(waited.as_secs_f64());
         self.charged_wtu.inc_by(turn.charged_wtu.max(0.0));
         self.misses.inc_by(turn.misses.max(0.0));
         self.held.inc_by(u64::from(turn.passed > 0));
         self.late.inc_by(u64::from(turn.slack_s < 0.0));
         self.by_share.inc_by(u64::from(turn.by_share));
+    }
+
+    /// What is counted of a band at each dispatch, without writing its number down each time.
+    fn going(&self, band: i32) -> Going {
+        let mut known = self.going.lock().expect("no panic happens under this lock");
+        if let Some(going) = known.get(&band) {
+            return going.clone();
+        }
+        let label = self.bands.label(&band.to_string());
+        let going = Going {
+            count: self.outcomes.get_or_create_owned(&BandOutcomeLabel {
+                band: Arc::clone(&label),
+                outcome: "dispatched",
+            }),
+            wait: self.wait.get_or_create_owned(&BandLabel { band: label }),
+        };
+        if known.len() < BAND_LABELS {
+            known.insert(band, going.clone());
+        }
+        going
     }
 
     /// Takes the gauges from the pool.

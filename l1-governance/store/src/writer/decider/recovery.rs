@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use governance_core::ledger::{Ledger, Reason, Reservation, Settlement, Snapshot};
+use governance_core::ledger::{Ledger, Reason, Reservation, Settlement};
 
 use super::{Decider, FIRST_RETRY, Health, LAST_RETRY};
 use crate::error::Unavailable;
 use crate::keys::KeyRing;
 use crate::rows;
-use crate::writer::batch::{Changes, Redo};
+use crate::writer::batch::Redo;
 use crate::writer::disk::Done;
 
 impl Decider {
@@ -18,15 +18,15 @@ impl Decider {
     pub(super) fn fail(&mut self, why: String, pause: Duration) {
         tracing::warn!(%why, "the ledger could not write; it will read itself back");
         drop(self.ledger.drain_effects());
-        self.changes = Changes::default();
+        self.keys.clear();
         let lost = Err(Unavailable::Failed(why.clone()));
         let in_flight = self.in_flight.take().map(|write| write.ticket);
         for ticket in in_flight
             .into_iter()
             .chain([std::mem::take(&mut self.ticket)])
         {
-            let redo = ticket.tell(&lost);
-            self.redo.extend(redo);
+            self.news.add(ticket.waiters, &lost);
+            self.redo.extend(ticket.redo);
         }
         self.health = Health::Broken {
             why,
@@ -35,16 +35,11 @@ impl Decider {
         };
     }
 
-    fn recovered(&mut self, snapshot: Snapshot, keys: KeyRing) {
-        match Ledger::restore(self.shared.options.ledger.clone(), snapshot) {
-            Ok(ledger) => {
-                self.ledger = ledger;
-                self.shared.keys.store(Arc::new(keys));
-                self.health = Health::Good;
-                self.redo_all();
-            }
-            Err(error) => self.fail(error.to_string(), LAST_RETRY),
-        }
+    fn recovered(&mut self, ledger: Ledger, keys: KeyRing) {
+        self.ledger = ledger;
+        self.shared.keys.store(Arc::new(keys));
+        self.health = Health::Good;
+        self.redo_all();
     }
 
     fn redo_all(&mut self) {
@@ -69,14 +64,13 @@ impl Decider {
                 }
             }
         }
-        self.collect();
     }
 
-    pub(super) fn finished(&mut self, done: Done) {
+    pub(in crate::writer) fn finished(&mut self, done: Done) {
         match done {
             Done::Wrote(Ok(())) => {
                 if let Some(write) = self.in_flight.take() {
-                    write.ticket.tell(&Ok(()));
+                    self.news.add(write.ticket.waiters, &Ok(()));
                 }
             }
             Done::Wrote(Err(why)) => self.fail(why, FIRST_RETRY),
