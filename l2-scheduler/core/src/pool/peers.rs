@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Pool;
-use super::store::Footprint;
 use crate::endpoint::view::Foreign;
 use crate::endpoint::{Endpoint, name_hash};
 use crate::peers::{MOST_TOLD, SentPrompt, VECTOR_LIFE};
-use crate::residency::Block;
+use crate::residency::{Block, Footprint};
 use crate::rng::Rng;
 use crate::{EndpointLoad, Extent, LoadVector, PeerId, Timestamp};
 
@@ -152,7 +151,7 @@ impl Pool {
                 .collect();
             left -= blocks.len();
             if self.unstored.has_room() {
-                self.unstored.push(holder, Footprint::of(blocks));
+                self.unstored.push(holder, Footprint::of_prompt(blocks));
             }
         }
     }
