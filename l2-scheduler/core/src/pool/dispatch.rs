@@ -179,8 +179,7 @@ impl Pool {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
         let blocks = std::mem::take(&mut waiting.request.blocks);
-        let name = self.endpoints[index].name.clone();
-        self.note_sent(now, &name, &blocks);
+        self.note_sent(now, index, &blocks);
         self.leave_footprint(booking, index, holder, blocks);
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);

@@ -86,11 +86,10 @@ impl Pool {
     pub(super) fn peer_load(&mut self, now: Timestamp, peer: PeerId, vector: LoadVector) {
         let heard = &mut self.peers.heard;
         heard.retain(|_, at| now.seconds_since(*at) < GONE_S);
-        let is_known = self.peers.heard.contains_key(&peer);
-        if !is_known && self.peers.heard.len() >= MOST_PEERS {
+        if !heard.contains_key(&peer) && heard.len() >= MOST_PEERS {
             return;
         }
-        self.peers.heard.insert(peer, now);
+        heard.insert(peer, now);
         self.name_endpoints();
         self.follow_peer(&vector.sent);
         if vector.extent == Extent::Whole {
