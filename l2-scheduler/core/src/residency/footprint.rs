@@ -68,3 +68,31 @@ impl Residency {
         self.insert(holder, &footprint.blocks);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_what_whole_blocks_of_the_prompt_leave_in_blocks_of_the_engine() {
+        for (whole, tokens, block_tokens, tail) in [
+            (512, 512, 16, 0),
+            (512, 513, 16, 16),
+            (512, 700, 1, 188),
+            (512, 700, 0, 188),
+            (512, 100, 16, 0),
+            (512, u32::MAX, 16, u32::MAX - 512),
+        ] {
+            let blocks = vec![Block {
+                hash: 7,
+                end_tokens: whole,
+            }];
+            let left = Footprint::of_attempt(BookingId(1), blocks, tokens, block_tokens);
+            assert_eq!(left.tail.map_or(0, |tail| tail.end_tokens), tail);
+            assert_eq!(left.len(), 1 + usize::from(tail > 0), "{tokens}");
+            assert_eq!(left.tail_alone().len(), usize::from(tail > 0));
+        }
+        let short = Footprint::of_attempt(BookingId(1), Vec::new(), 20, 16);
+        assert_eq!(short.tail.map(|tail| tail.end_tokens), Some(32));
+    }
+}
