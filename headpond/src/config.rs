@@ -202,8 +202,7 @@ impl Checked {
         Ok(())
     }
 
-    /// A setting that only describes real engines, or others that share them, in a file that differs from the default in
-    /// it.
+    /// A setting that only describes real engines, or others that share them, if one is not at its default.
     pub(crate) fn of_real_engines(&self) -> Option<&'static str> {
         let usual = scheduler_proxy::Config::default().profile;
         let Profile {

@@ -18,6 +18,7 @@ mod ready;
 mod reload;
 mod schedule;
 mod shutdown;
+mod silent;
 mod simulate;
 mod top;
 mod up;

@@ -18,7 +18,7 @@ use crate::random;
 use crate::ready::Ready;
 use crate::reload::Reload;
 use crate::shutdown::Shutdown;
-use crate::up;
+use crate::silent;
 
 pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     let shutdown = Shutdown::listen()?;
@@ -123,8 +123,8 @@ async fn tell_of_engines(scheduler: &SchedulerProxy, ready: &Ready) {
             "NO ENDPOINTS CONFIGURED: scheduling.endpoints names no engine, and every request ends with `no_endpoint`"
         );
     }
-    let silent = scheduler.unheard(up::FIRST_WORD).await;
+    let silent = silent::engines(scheduler).await;
     if !silent.is_empty() {
-        println!("{}", up::no_answer(&silent));
+        println!("{}", silent::sentence(&silent));
     }
 }

@@ -26,16 +26,13 @@ use crate::ready::{Ready, ReadyKey, ReadySecret, ReadyTenant};
 use crate::reload::Reload;
 use crate::schedule;
 use crate::shutdown::Shutdown;
+use crate::silent;
 use banner::Engines;
-pub(crate) use banner::no_answer;
 
 mod banner;
 mod discover;
 mod embedded;
 mod simulated;
-
-/// How long the first screen waits for engines that have not answered yet.
-pub(crate) const FIRST_WORD: Duration = Duration::from_millis(500);
 
 /// What runs, once everything has started.
 struct Stack {
@@ -122,7 +119,7 @@ impl Stack {
 
     async fn screen(&self, options: &Up, ready: &Ready, engines: Engines) -> String {
         let silent = match engines {
-            Engines::Real => self.scheduler.unheard(FIRST_WORD).await,
+            Engines::Real => silent::engines(&self.scheduler).await,
             Engines::Simulated | Engines::Forgotten => Vec::new(),
         };
         let screen = banner::Screen {

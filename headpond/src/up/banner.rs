@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::data::DataDir;
 use crate::ready::{Ready, ReadySecret, ReadyTenant};
+use crate::silent;
 
 /// Keys named on the screen; the ready file has all.
 const MOST_KEYS: usize = 24;
@@ -81,7 +82,10 @@ impl Screen<'_> {
         match self.engines {
             Engines::Real => match self.silent {
                 [] => format!("  engines   {urls}"),
-                silent => format!("  engines   {urls}\n            {}", no_answer(silent)),
+                silent => format!(
+                    "  engines   {urls}\n            {}",
+                    silent::sentence(silent)
+                ),
             },
             Engines::Simulated => format!("  engines   {count} simulated{slow}: {urls}"),
             Engines::Forgotten => format!(
@@ -129,14 +133,6 @@ impl Screen<'_> {
             "\nTry it:\n  curl -i {url}/v1/chat/completions -H \"Authorization: Bearer {key}\" \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}],\"max_tokens\":20}}'"
         )
     }
-}
-
-/// Names the endpoints that may be missing.
-pub(crate) fn no_answer(silent: &[String]) -> String {
-    format!(
-        "NO ANSWER YET from {}: check the address, or start the engine; `headpond top` tells when it has answered",
-        silent.join(", ")
-    )
 }
 
 #[cfg(test)]

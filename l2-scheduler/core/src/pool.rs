@@ -49,7 +49,6 @@ use crate::{BookingId, EndpointId, Timestamp};
 
 use dispatch::FIRST_MEAN_UNCACHED;
 use peers::Peers;
-pub(crate) use store::Footprint;
 use store::Unstored;
 use tell::Teller;
 use timers::{Timer, Timers};

@@ -8,6 +8,7 @@
 //! trusts them computes them, and what nobody asks for ages out.
 
 mod blocks;
+mod footprint;
 mod lru;
 mod sets;
 mod table;
@@ -16,6 +17,7 @@ mod tests;
 
 pub(crate) use blocks::hash_bytes;
 use blocks::mix;
+pub(crate) use footprint::Footprint;
 
 pub use blocks::{Block, BlockHasher, Chunking, Seed};
 use std::hint::black_box;

@@ -50,9 +50,7 @@ impl Config {
             version,
         })
     }
-}
 
-impl Config {
     /// What is valid and most likely not meant: each names its field, what follows from it and what to do.
     pub fn warnings(&self) -> Vec<String> {
         if self.no_price != Unpriced::Refuse {

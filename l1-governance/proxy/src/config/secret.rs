@@ -8,7 +8,7 @@ use super::KeyConfig;
 /// Where a secret is read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
-    /// The content of a file, without the line break at its end.
+    /// The content of a file, without space around it.
     File(PathBuf),
     /// An environment variable.
     Env(String),

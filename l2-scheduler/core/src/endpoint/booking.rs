@@ -4,7 +4,7 @@ use governance_context::FairnessId;
 
 use crate::endpoint::ModelKey;
 use crate::flow::queue::Charge;
-use crate::pool::Footprint;
+use crate::residency::Footprint;
 use crate::{BookingId, EndpointId, Timestamp};
 
 /// What the pool keeps of a dispatched request until it ends.

@@ -12,7 +12,8 @@ use crate::filters::Eligible;
 use crate::policy::{RECORDED, SLIGHT};
 use crate::{TieBreak, Timestamp};
 
-/// Misses are weighed for so many of the cheapest endpoints at most, and for those that may win a tie.
+/// Misses are weighed for the endpoint that is cheapest without them, for so many that may still be cheaper, and for those
+/// that may win a tie.
 const MOST_WEIGHED: usize = 16;
 const NOWHERE: f32x4 = f32x4::splat(f32::INFINITY);
 
@@ -300,11 +301,10 @@ impl Board {
         }
         let least_prefill_s = f64::from(least(prefill_s));
         self.discount_s = ask.kappa * least_prefill_s;
+        // Where all are barred the least is without end, and nobody is within what ends.
+        let most = lesser(least(cheapest), f32::MAX);
         Some(Quoted {
-            cheapest: self
-                .costs
-                .within(f32::MIN, lesser(least(cheapest), f32::MAX))
-                .next()?,
+            cheapest: self.costs.within(f32::MIN, most).next()?,
             least_prefill_s,
             soonest_s: f64::from(least(prudent_s)),
         })
@@ -339,7 +339,8 @@ impl Board {
         least
     }
 
-    /// The best of those that cost as good as `least`. (Whoever is below it was too many to be weighed.)
+    /// The best of those that cost as good as `least`. Where more are cheaper without misses than can be weighed, the rest
+    /// of them stay below it and are left out.
     fn untie<'a>(
         &mut self,
         ask: &Ask,

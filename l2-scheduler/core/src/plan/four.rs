@@ -108,9 +108,9 @@ pub(super) struct Quote {
 
 impl Price {
     pub(super) fn set(&mut self, lane: usize, spot: &Spot) {
-        let (model, rest) = (&spot.model, spot.offer(0.0));
+        let (model, offer) = (&spot.model, spot.offer(0.0));
         self.queue_s.as_mut_array()[lane] = spot.queue_s as f32;
-        self.fixed_s.as_mut_array()[lane] = (rest.decode_s() + rest.handicap_s) as f32;
+        self.fixed_s.as_mut_array()[lane] = (offer.decode_s() + offer.handicap_s) as f32;
         self.token_s.as_mut_array()[lane] = (model.lin * spot.pace) as f32;
         self.pair_s.as_mut_array()[lane] = (model.quad * spot.pace) as f32;
         self.step_s.as_mut_array()[lane] = ((model.fix + spot.over) * spot.pace) as f32;

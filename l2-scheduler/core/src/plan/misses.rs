@@ -3,8 +3,7 @@
 use governance_context::Band;
 use wide::{f32x4, u32x4};
 
-use super::four::LANES;
-use super::four::prudent_s;
+use super::four::{LANES, prudent_s};
 use super::{Ask, HOLD, MISS_S, REST_GAIN, REST_PRICE, RESTS_S, Spot};
 use crate::peers::SLACK_OF_BUCKET;
 use crate::{BookingId, Timestamp};
@@ -49,11 +48,11 @@ impl Stream {
 
 /// A prefill beside streams.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stall {
+struct Stall {
     /// Seconds of what is queued before it, and of it.
-    pub(super) seconds: [f64; 2],
+    seconds: [f64; 2],
     /// Steps of the same: each still yields a token.
-    pub(super) steps: [f64; 2],
+    steps: [f64; 2],
 }
 
 impl Stall {
@@ -241,9 +240,9 @@ impl Spot {
         }
         let haste = haste(gain_s(ask.tpot_s, self.step_s, ask.utilisation), ask.output);
         let more = |behind: f64| {
-            let kept =
-                [behind, behind + own, 0.0, 0.0].map(|seconds| (seconds.max(0.0) * haste) as f32);
-            let [before, after, ..] = decay(f32x4::new(kept)).to_array();
+            let both = [behind, behind + own, 0.0, 0.0];
+            let exponents = both.map(|seconds| (seconds.max(0.0) * haste) as f32);
+            let [before, after, ..] = decay(f32x4::new(exponents)).to_array();
             f64::from(before - after)
         };
         // What still prefills has nothing to spare yet.
@@ -263,6 +262,7 @@ fn gain_s(tpot_s: f64, step_s: f64, utilisation: f64) -> f64 {
     tpot_s - token_s.min(0.9 * tpot_s)
 }
 
+/// One over the mean of the seconds a stream makes up for before it ends.
 fn haste(gain_s: f64, expected: f64) -> f64 {
     1.0 / (gain_s * expected.max(1.0))
 }

@@ -9,7 +9,7 @@ use crate::residency::hash_bytes;
 /// So many of those that cost the same are looked at, at most.
 const MOST: usize = 8;
 
-/// What is asked of many endpoints, but not for a price.
+/// What is asked of many endpoints in a row, but not for a price: small, so that few lines of memory hold them all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tag {
     name_hash: u64,

@@ -107,7 +107,7 @@ impl Pool {
             return;
         };
         self.leave_endpoint(now, index, &booking);
-        // Until now its engine has kept all of it.
+        // Until now its engine has kept all of it, unless it never came to the end of the prompt.
         if let Some(holder) = self.endpoints[index].holder
             && (booking.phase == Phase::Decode || matches!(end, AttemptEnd::Completed { .. }))
         {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::store::Footprint;
 use super::tell::Prefill;
 use super::timers::Timer;
 use super::turn::Scratch;
@@ -12,6 +11,7 @@ use crate::decision::{Candidate, Decision, Filtered, Predicted, TieBreak, Turn};
 use crate::endpoint::booking::{Booking, Phase};
 use crate::flow::queue::{Charge, Pick, Waiting};
 use crate::plan::{Spot, Toll};
+use crate::residency::Footprint;
 use crate::{BookingId, Timestamp};
 
 /// Waiting prompts of others are taken to be as long as our own on average; this until there are any.
@@ -179,8 +179,7 @@ impl Pool {
             self.follow(scratch, holder, &waiting.request.blocks);
         }
         let blocks = std::mem::take(&mut waiting.request.blocks);
-        let name = self.endpoints[index].name.clone();
-        self.note_sent(now, &name, &blocks);
+        self.note_sent(now, index, &blocks);
         self.leave_footprint(booking, index, holder, blocks);
         let endpoint = self.endpoints[index].id;
         self.last_chosen = Some(endpoint);

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Pool;
-use super::store::Footprint;
 use crate::endpoint::view::Foreign;
 use crate::endpoint::{Endpoint, name_hash};
 use crate::peers::{MOST_TOLD, SentPrompt, VECTOR_LIFE};
-use crate::residency::Block;
+use crate::residency::{Block, Footprint};
 use crate::rng::Rng;
 use crate::{EndpointLoad, Extent, LoadVector, PeerId, Timestamp};
 
@@ -87,11 +86,10 @@ impl Pool {
     pub(super) fn peer_load(&mut self, now: Timestamp, peer: PeerId, vector: LoadVector) {
         let heard = &mut self.peers.heard;
         heard.retain(|_, at| now.seconds_since(*at) < GONE_S);
-        let is_known = self.peers.heard.contains_key(&peer);
-        if !is_known && self.peers.heard.len() >= MOST_PEERS {
+        if !heard.contains_key(&peer) && heard.len() >= MOST_PEERS {
             return;
         }
-        self.peers.heard.insert(peer, now);
+        heard.insert(peer, now);
         self.name_endpoints();
         self.follow_peer(&vector.sent);
         if vector.extent == Extent::Whole {
@@ -152,7 +150,7 @@ impl Pool {
                 .collect();
             left -= blocks.len();
             if self.unstored.has_room() {
-                self.unstored.push(holder, Footprint::of(blocks));
+                self.unstored.push(holder, Footprint::of_prompt(blocks));
             }
         }
     }

@@ -1,103 +1,58 @@
-//! Prompts on their way into the index.
+//! Footprints of attempts on their way into the index.
 //!
 //! They are stored with later events, because storing a long prompt takes longer than choosing its endpoint, and its client
-//! need not wait for it. They are stored when they are sent and again when their attempt ends: an engine keeps the blocks
-//! of what runs, and then forgets what ended first. What a prompt and its answer take beside whole blocks of the prompt is
-//! stored too, under a name that nobody will ask for: it pushes others out like everything else.
+//! need not wait for it. They are stored when an attempt is sent and again when it ends: an engine keeps the blocks of what
+//! runs, and then forgets what ended first.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::Pool;
 use crate::BookingId;
-use crate::endpoint::Endpoint;
-use crate::residency::{Block, Holder, hash_bytes};
+use crate::residency::{Block, Footprint, Holder};
 
-/// Blocks stored with one event, but one whole prompt at least: half of one would be found where it is not.
+/// Blocks stored with one event, but one whole footprint at least: half of a prompt would be found where it is not.
 const AT_ONCE: usize = 1024;
 /// While more wait, they are stored at once, and what others have sent is left out.
 const MOST_WAITING: usize = 1 << 16;
-
-/// Blocks that are kept for the end of attempts; beyond that, the blocks of a new one are not stored again.
+/// Blocks that are kept for the end of attempts; beyond that, the prompt of a new one is not stored again.
 const MOST_KEPT: usize = 1 << 22;
 /// Tokens of a block of an engine that has not said it.
 const USUAL_BLOCK: u32 = 16;
 
-/// What an attempt leaves in the cache of its engine.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Footprint {
-    /// Whole blocks of the prompt.
-    blocks: Arc<[Block]>,
-    /// The rest of the prompt, and the answer.
-    tail: Option<Block>,
-}
-
-impl Footprint {
-    pub(super) fn of(blocks: Vec<Block>) -> Self {
-        Self {
-            blocks: blocks.into(),
-            tail: None,
-        }
-    }
-
-    /// Of an attempt on `endpoint` whose prompt and expected answer have so many tokens.
-    pub(super) fn of_attempt(
-        id: BookingId,
-        blocks: Vec<Block>,
-        tokens: u32,
-        endpoint: &Endpoint,
-    ) -> Self {
-        let size = endpoint.view.block_size().unwrap_or(USUAL_BLOCK).max(1);
-        let whole = blocks.last().map_or(0, |block| block.end_tokens);
-        let rest = tokens
-            .div_ceil(size)
-            .saturating_mul(size)
-            .saturating_sub(whole);
-        let tail = Block {
-            hash: hash_bytes(3, &id.0.to_le_bytes()),
-            end_tokens: rest,
-        };
-        Self {
-            tail: (rest > 0).then_some(tail),
-            ..Self::of(blocks)
-        }
-    }
-}
-
-/// Prompts that were sent, or have ended, and are not in the index yet.
+/// What was sent, or has ended, and is not in the index yet.
 #[derive(Debug, Default)]
 pub(super) struct Unstored {
-    prompts: VecDeque<(Holder, Footprint)>,
+    waiting: VecDeque<(Holder, Footprint)>,
+    /// Blocks that wait.
     blocks: usize,
-    /// Blocks of prompts that run.
+    /// Blocks that are kept for the end of attempts.
     kept: usize,
 }
 
 impl Unstored {
     pub(super) fn push(&mut self, holder: Holder, footprint: Footprint) {
-        self.blocks += footprint.blocks.len();
-        self.prompts.push_back((holder, footprint));
+        if footprint.len() > 0 {
+            self.blocks += footprint.len();
+            self.waiting.push_back((holder, footprint));
+        }
     }
 
     /// What to keep of a footprint until its attempt ends.
     pub(super) fn keep(&mut self, footprint: &Footprint) -> Footprint {
-        let tail = footprint.tail;
-        if self.kept + footprint.blocks.len() > MOST_KEPT {
-            return Footprint {
-                tail,
-                ..Footprint::default()
-            };
-        }
-        self.kept += footprint.blocks.len();
-        footprint.clone()
+        let kept = if self.kept + footprint.len() > MOST_KEPT {
+            footprint.tail_alone()
+        } else {
+            footprint.clone()
+        };
+        self.kept += kept.len();
+        kept
     }
 
-    /// The attempt of a footprint that was kept has ended.
-    pub(super) fn release(&mut self, footprint: &Footprint) {
-        self.kept -= footprint.blocks.len();
+    /// The attempt of what was kept has ended.
+    pub(super) fn release(&mut self, kept: &Footprint) {
+        self.kept -= kept.len();
     }
 
-    /// Blocks of prompts that run.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.kept
@@ -110,15 +65,14 @@ impl Unstored {
 
     /// Drops what was meant for a cache that is gone: another may get its number.
     pub(super) fn forget(&mut self, holder: Holder) {
-        self.prompts.retain(|(other, _)| *other != holder);
-        let blocks = self.prompts.iter().map(|(_, prompt)| prompt.blocks.len());
-        self.blocks = blocks.sum();
+        self.waiting.retain(|(other, _)| *other != holder);
+        self.blocks = self.waiting.iter().map(|(_, left)| left.len()).sum();
     }
 
     fn pop(&mut self) -> Option<(Holder, Footprint)> {
-        let prompt = self.prompts.pop_front()?;
-        self.blocks -= prompt.1.blocks.len();
-        Some(prompt)
+        let next = self.waiting.pop_front()?;
+        self.blocks -= next.1.len();
+        Some(next)
     }
 }
 
@@ -136,22 +90,21 @@ impl Pool {
         };
         let tokens = booking.context() + booking.expected_output as u64;
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let footprint = Footprint::of_attempt(id, blocks, tokens, &self.endpoints[index]);
+        let block = self.endpoints[index].view.block_size();
+        let footprint = Footprint::of_attempt(id, blocks, tokens, block.unwrap_or(USUAL_BLOCK));
         booking.footprint = self.unstored.keep(&footprint);
         self.unstored.push(holder, footprint);
     }
 
-    /// Puts the next of what was sent into the index.
+    /// Puts the next of what waits into the index.
     pub(super) fn store(&mut self) {
         let mut stored = 0;
         while stored < AT_ONCE || !self.unstored.has_room() {
-            let Some((holder, prompt)) = self.unstored.pop() else {
+            let Some((holder, footprint)) = self.unstored.pop() else {
                 return;
             };
-            stored += prompt.blocks.len();
-            // Engines give the end of an answer back first.
-            self.residency.insert(holder, prompt.tail.as_slice());
-            self.residency.insert(holder, &prompt.blocks);
+            stored += footprint.len();
+            self.residency.leave(holder, &footprint);
         }
     }
 }

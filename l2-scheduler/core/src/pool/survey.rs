@@ -106,6 +106,7 @@ impl Pool {
             full_step_s: 0.0,
             is_reserved: false,
         };
+        // Fills in what follows from the model and the load.
         spot.relearn(model);
         spot
     }

@@ -1,7 +1,6 @@
 //! What this scheduler tells the others of the pool, and when.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::timers::Timer;
@@ -25,7 +24,7 @@ pub(super) struct Teller {
     sent_blocks: usize,
     /// Endpoints where prefills began or ended since the last vector.
     changed: BTreeMap<EndpointId, Drift>,
-    /// When the last vector was due.
+    /// When the last vector was made.
     last: Option<Timestamp>,
     /// When the next whole one is due; never where nothing is told.
     whole_at: Option<Timestamp>,
@@ -44,10 +43,8 @@ struct Drift {
 impl Drift {
     /// Returns by how many tokens, and which area, others are wrong now.
     fn add(&mut self, booking: &Booking, change: Prefill) -> (f64, f64) {
-        let (tokens, double_area) = (
-            i64::from(booking.uncached),
-            i64::try_from(booking.double_area()).unwrap_or(i64::MAX),
-        );
+        let tokens = i64::from(booking.uncached);
+        let double_area = i64::try_from(booking.double_area()).unwrap_or(i64::MAX);
         let sign = match change {
             Prefill::Begins => 1,
             Prefill::Ends => -1,
@@ -89,7 +86,7 @@ impl Pool {
     }
 
     /// A prompt went to an endpoint.
-    pub(super) fn note_sent(&mut self, now: Timestamp, endpoint: &Arc<str>, blocks: &[Block]) {
+    pub(super) fn note_sent(&mut self, now: Timestamp, index: usize, blocks: &[Block]) {
         if !self.has_audience(now) {
             return;
         }
@@ -99,7 +96,7 @@ impl Pool {
             let blocks = blocks[..fits].iter();
             teller.sent_blocks += fits;
             teller.sent.push(SentPrompt {
-                endpoint: endpoint.clone(),
+                endpoint: self.endpoints[index].name.clone(),
                 blocks: blocks.map(|block| (block.hash, block.end_tokens)).collect(),
             });
         }

@@ -65,9 +65,7 @@ impl Origin {
             base: base.to_owned(),
         })
     }
-}
 
-impl Origin {
     /// Whether requests to both arrive at the same place, however it is written.
     pub(super) fn is_same_place(&self, other: &Self) -> bool {
         self.host.eq_ignore_ascii_case(&other.host)

@@ -1,0 +1,98 @@
+//! What one attempt leaves in the cache of its engine.
+
+use std::sync::Arc;
+
+use super::blocks::{Block, hash_bytes};
+use super::{Holder, Residency};
+use crate::BookingId;
+
+/// Tells tails from everything else that is hashed.
+const TAIL: u64 = 3;
+
+/// The blocks of a prompt, and one more for what else it takes. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Footprint {
+    /// Whole blocks of the prompt.
+    blocks: Arc<[Block]>,
+    /// The rest of the prompt, and the answer, under a name that nobody will ask for: it pushes others out like everything
+    /// else, but counts as one block, which the index cuts off at 1,023 tokens.
+    tail: Option<Block>,
+}
+
+impl Footprint {
+    pub(crate) fn of_prompt(blocks: Vec<Block>) -> Self {
+        Self {
+            blocks: blocks.into(),
+            tail: None,
+        }
+    }
+
+    /// Of an attempt whose prompt and expected answer have so many `tokens`, on an engine whose blocks have `block_tokens`.
+    pub(crate) fn of_attempt(
+        id: BookingId,
+        blocks: Vec<Block>,
+        tokens: u32,
+        block_tokens: u32,
+    ) -> Self {
+        let size = block_tokens.max(1);
+        let taken = tokens.div_ceil(size).saturating_mul(size);
+        let rest = taken.saturating_sub(blocks.last().map_or(0, |block| block.end_tokens));
+        let tail = Block {
+            hash: hash_bytes(TAIL, &id.0.to_le_bytes()),
+            end_tokens: rest,
+        };
+        Self {
+            tail: (rest > 0).then_some(tail),
+            ..Self::of_prompt(blocks)
+        }
+    }
+
+    /// The same without the blocks of the prompt.
+    pub(crate) fn tail_alone(&self) -> Self {
+        Self {
+            tail: self.tail,
+            ..Self::default()
+        }
+    }
+
+    /// How many blocks it has.
+    pub(crate) fn len(&self) -> usize {
+        self.blocks.len() + self.tail.as_slice().len()
+    }
+}
+
+impl Residency {
+    /// `holder` computes, or has just used, all of it. Engines give the end of an answer back first.
+    pub(crate) fn leave(&mut self, holder: Holder, footprint: &Footprint) {
+        self.insert(holder, footprint.tail.as_slice());
+        self.insert(holder, &footprint.blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_what_whole_blocks_of_the_prompt_leave_in_blocks_of_the_engine() {
+        for (whole, tokens, block_tokens, tail) in [
+            (512, 512, 16, 0),
+            (512, 513, 16, 16),
+            (512, 700, 1, 188),
+            (512, 700, 0, 188),
+            (512, 100, 16, 0),
+            (512, u32::MAX, 16, u32::MAX - 512),
+        ] {
+            let blocks = vec![Block {
+                hash: 7,
+                end_tokens: whole,
+            }];
+            let left = Footprint::of_attempt(BookingId(1), blocks, tokens, block_tokens);
+            assert_eq!(left.tail.map_or(0, |tail| tail.end_tokens), tail);
+            assert_eq!(left.len(), 1 + usize::from(tail > 0), "{tokens}");
+            assert_eq!(left.tail_alone().len(), usize::from(tail > 0));
+        }
+        let short = Footprint::of_attempt(BookingId(1), Vec::new(), 20, 16);
+        assert_eq!(short.tail.map(|tail| tail.end_tokens), Some(32));
+    }
+}
