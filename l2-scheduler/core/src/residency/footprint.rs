@@ -8,22 +8,26 @@ use crate::BookingId;
 
 /// Tells tails from everything else that is hashed.
 const TAIL: u64 = 3;
+/// Tokens of one block of a tail.
+const PIECE: u32 = 512;
+/// Blocks of a tail, at most: what lies behind counts for nothing.
+const MOST_PIECES: u32 = 1024;
 
-/// The blocks of a prompt, and one more for what else it takes. Cheap to clone.
+/// The blocks of a prompt, and more for what else it takes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Footprint {
     /// Whole blocks of the prompt.
     blocks: Arc<[Block]>,
-    /// The rest of the prompt, and the answer, under a name that nobody will ask for: it pushes others out like everything
-    /// else, but counts as one block, which the index cuts off at 1,023 tokens.
-    tail: Option<Block>,
+    /// The rest of the prompt, and the answer, under names that nobody will ask for: they push others out like everything
+    /// else.
+    tail: Arc<[Block]>,
 }
 
 impl Footprint {
     pub(crate) fn of_prompt(blocks: Vec<Block>) -> Self {
         Self {
             blocks: blocks.into(),
-            tail: None,
+            ..Self::default()
         }
     }
 
@@ -37,34 +41,36 @@ impl Footprint {
         let size = block_tokens.max(1);
         let taken = tokens.div_ceil(size).saturating_mul(size);
         let rest = taken.saturating_sub(blocks.last().map_or(0, |block| block.end_tokens));
-        let tail = Block {
-            hash: hash_bytes(TAIL, &id.0.to_le_bytes()),
-            end_tokens: rest,
-        };
+        let pieces = rest.div_ceil(PIECE).min(MOST_PIECES);
+        let name = hash_bytes(TAIL, &id.0.to_le_bytes());
+        let tail = (1..=pieces).map(|piece| Block {
+            hash: hash_bytes(name, &piece.to_le_bytes()),
+            end_tokens: rest.min(piece * PIECE),
+        });
         Self {
-            tail: (rest > 0).then_some(tail),
-            ..Self::of_prompt(blocks)
+            blocks: blocks.into(),
+            tail: tail.collect(),
         }
     }
 
     /// The same without the blocks of the prompt.
     pub(crate) fn tail_alone(&self) -> Self {
         Self {
-            tail: self.tail,
+            tail: Arc::clone(&self.tail),
             ..Self::default()
         }
     }
 
     /// How many blocks it has.
     pub(crate) fn len(&self) -> usize {
-        self.blocks.len() + self.tail.as_slice().len()
+        self.blocks.len() + self.tail.len()
     }
 }
 
 impl Residency {
     /// `holder` computes, or has just used, all of it. Engines give the end of an answer back first.
     pub(crate) fn leave(&mut self, holder: Holder, footprint: &Footprint) {
-        self.insert(holder, footprint.tail.as_slice());
+        self.insert(holder, &footprint.tail);
         self.insert(holder, &footprint.blocks);
     }
 }
