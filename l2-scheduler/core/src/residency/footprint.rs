@@ -81,24 +81,34 @@ mod tests {
 
     #[test]
     fn the_tail_is_what_whole_blocks_of_the_prompt_leave_in_blocks_of_the_engine() {
-        for (whole, tokens, block_tokens, tail) in [
-            (512, 512, 16, 0),
-            (512, 513, 16, 16),
-            (512, 700, 1, 188),
-            (512, 700, 0, 188),
-            (512, 100, 16, 0),
-            (512, u32::MAX, 16, u32::MAX - 512),
+        for (whole, tokens, block_tokens, tail, pieces) in [
+            (512, 512, 16, 0, 0),
+            (512, 513, 16, 16, 1),
+            (512, 700, 1, 188, 1),
+            (512, 700, 0, 188, 1),
+            (512, 100, 16, 0, 0),
+            (512, 4_612, 1, 4_100, 9),
+            (512, u32::MAX, 16, PIECE * MOST_PIECES, 1024),
         ] {
             let blocks = vec![Block {
                 hash: 7,
                 end_tokens: whole,
             }];
             let left = Footprint::of_attempt(BookingId(1), blocks, tokens, block_tokens);
-            assert_eq!(left.tail.map_or(0, |tail| tail.end_tokens), tail);
-            assert_eq!(left.len(), 1 + usize::from(tail > 0), "{tokens}");
-            assert_eq!(left.tail_alone().len(), usize::from(tail > 0));
+            assert_eq!(left.tail.last().map_or(0, |last| last.end_tokens), tail);
+            assert_eq!(left.len(), 1 + pieces, "{tokens}");
+            assert_eq!(left.tail_alone().len(), pieces);
         }
         let short = Footprint::of_attempt(BookingId(1), Vec::new(), 20, 16);
-        assert_eq!(short.tail.map(|tail| tail.end_tokens), Some(32));
+        assert_eq!(short.tail.last().map(|last| last.end_tokens), Some(32));
+    }
+
+    #[test]
+    fn an_index_counts_every_token_of_a_tail() {
+        let mut index = Residency::new(1 << 20, 1);
+        let holder = index.add_holder(100_000);
+        let footprint = Footprint::of_attempt(BookingId(1), Vec::new(), 9_000, 1);
+        index.leave(holder, &footprint);
+        assert_eq!(index.resident_tokens(holder), 9_000);
     }
 }
