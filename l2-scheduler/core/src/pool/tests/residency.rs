@@ -302,7 +302,7 @@ fn attempts_that_gave_no_answer_push_nothing_out() {
         let mut bench = room_for_three();
         let kept = begin(&mut bench, 1);
         bench.complete(kept);
-        for _ in 0..60 {
+        for _ in 0..300 {
             bench.ask_with(&tokens(2, 100), |request| request.output_bound = 10_000);
             let booking = bench.last().1;
             bench.end(booking, end);
