@@ -234,6 +234,18 @@ impl Residency {
         self.lru_bytes = self.lru_bytes + cache.lru.bytes() - before;
     }
 
+    /// `holder` will not compute this block, which no other continues.
+    fn take_back(&mut self, holder: Holder, block: &Block) {
+        let key = self.key(block);
+        let cache = &mut self.caches[holder.index()];
+        let before = cache.lru.bytes();
+        if cache.lru.remove(key) {
+            cache.tokens -= u64::from(self.table.take(&mut self.sets, key, holder.0));
+            self.pairs -= 1;
+        }
+        self.lru_bytes = self.lru_bytes + cache.lru.bytes() - before;
+    }
+
     /// Takes out the block the holder has not used for longest. False when it has none.
     fn evict(&mut self, holder: Holder) -> bool {
         let cache = &mut self.caches[holder.index()];

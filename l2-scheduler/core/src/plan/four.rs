@@ -80,7 +80,7 @@ impl Tide {
 }
 
 /// What the price of a place depends on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Price {
     /// Seconds until a new prefill would start.
     pub(super) queue_s: f32x4,
@@ -96,6 +96,23 @@ pub(super) struct Price {
     weight: f32x4,
     /// Tokens of the prompt in hand that are there.
     pub(super) cached: f32x4,
+}
+
+impl Default for Price {
+    /// Four places that are no endpoints.
+    fn default() -> Self {
+        Self {
+            queue_s: f32x4::ZERO,
+            fixed_s: f32x4::ZERO,
+            token_s: f32x4::ZERO,
+            pair_s: f32x4::ZERO,
+            step_s: f32x4::ZERO,
+            per_batch: f32x4::ZERO,
+            // Nothing times a prefill without end would be no number, and not on all machines is that left out of a minimum.
+            weight: f32x4::ONE,
+            cached: f32x4::ZERO,
+        }
+    }
 }
 
 /// What four places cost one request.
@@ -158,6 +175,28 @@ pub(super) fn lesser(a: f32, b: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_that_is_no_endpoint_costs_without_end_whatever_work_done_twice_costs() {
+        for kappa in [0.0, 1e-9, 20.0] {
+            let ask = Ask {
+                prompt: 1,
+                tpot_s: 0.1,
+                output: 1.0,
+                kappa,
+                utilisation: 0.0,
+                left_s: 1.0,
+                band: governance_context::Band(0),
+            };
+            let quote = Price::default().quote(&ask, f32x4::splat(f32::INFINITY));
+            for seconds in [quote.cost, quote.prefill_s, quote.prudent_s] {
+                assert!(
+                    seconds.to_array().iter().all(|s| *s > f32::MAX),
+                    "{seconds:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn steps_are_whole() {

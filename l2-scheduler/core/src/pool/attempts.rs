@@ -107,11 +107,10 @@ impl Pool {
             return;
         };
         self.leave_endpoint(now, index, &booking);
-        // Until now its engine has kept all of it, unless it never came to the end of the prompt.
-        if let Some(holder) = self.endpoints[index].holder
-            && (booking.phase == Phase::Decode || matches!(end, AttemptEnd::Completed { .. }))
-        {
-            self.unstored.push(holder, footprint);
+        if let Some(holder) = self.endpoints[index].holder {
+            let has_answered =
+                booking.phase == Phase::Decode || matches!(end, AttemptEnd::Completed { .. });
+            self.keep_footprint(holder, footprint, has_answered);
         }
         match end {
             // Nothing more is asked of an engine that has left.

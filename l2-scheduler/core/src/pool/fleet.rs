@@ -225,6 +225,7 @@ impl Pool {
         };
         if self.endpoints[index].view.shows_restart(observation) {
             self.endpoints[index].view = View::new(now);
+            self.lose_footprints(index);
             self.drop_residency(index);
             self.start_cold(index);
         }

@@ -96,6 +96,26 @@ impl Pool {
         self.unstored.push(holder, footprint);
     }
 
+    /// An attempt has ended. Until now its engine has kept all of it; but what gave no answer has no end that could push
+    /// others out.
+    pub(super) fn keep_footprint(&mut self, holder: Holder, left: Footprint, has_answered: bool) {
+        if has_answered {
+            self.unstored.push(holder, left);
+        } else {
+            self.residency.take_back_tail(holder, &left);
+        }
+    }
+
+    /// The process that ran what is in flight there is gone, and with it what the attempts would have left.
+    pub(super) fn lose_footprints(&mut self, index: usize) {
+        for id in self.endpoints[index].load.in_flight() {
+            if let Some(booking) = self.bookings.get_mut(id) {
+                let lost = std::mem::take(&mut booking.footprint);
+                self.unstored.release(&lost);
+            }
+        }
+    }
+
     /// Puts the next of what waits into the index.
     pub(super) fn store(&mut self) {
         let mut stored = 0;

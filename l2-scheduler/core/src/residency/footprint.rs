@@ -73,6 +73,13 @@ impl Residency {
         self.insert(holder, &footprint.tail);
         self.insert(holder, &footprint.blocks);
     }
+
+    /// `holder` has given no answer: what it would have taken pushes nobody out.
+    pub(crate) fn take_back_tail(&mut self, holder: Holder, footprint: &Footprint) {
+        for piece in footprint.tail.iter().rev() {
+            self.take_back(holder, piece);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -430,3 +430,106 @@ fn a_flow_over_its_quota_has_one_timer_however_often_it_asks() {
     }
     assert!(bench.pool.quota_timers.len() <= 1);
 }
+
+#[test]
+fn absurd_sizes_under_the_plan_overflow_no_sum_and_leave_nothing_behind() {
+    let sizes = [
+        (0, 0, 0),
+        (u32::MAX, u64::MAX, u64::MAX),
+        (u32::MAX, 1, 1),
+        (1, u64::MAX, 0),
+        (0, u64::MAX, u64::MAX),
+    ];
+    for (block_size, num_blocks, kv_tokens) in sizes {
+        for (default_capacity_tokens, batch_tokens) in [(0, 0), (1, 1), (u64::MAX, u32::MAX)] {
+            let mut config = PoolConfig::default();
+            config.residency.default_capacity_tokens = default_capacity_tokens;
+            config.engine.batch_tokens = batch_tokens;
+            config.health.hang_floor = seconds(1e9);
+            config.peers.every = Some(seconds(0.1));
+            let mut bench = Bench::with_endpoints(5, config);
+            for id in 0..5 {
+                bench.feed(Input::Observed {
+                    endpoint: EndpointId(id),
+                    observation: Observation {
+                        block_size: Some(block_size),
+                        num_blocks: Some(num_blocks),
+                        kv_tokens: Some(kv_tokens),
+                        kv_use: Some(1.0),
+                        ..idle_metrics()
+                    },
+                });
+            }
+            let most = u64::MAX;
+            for round in 0..4u32 {
+                for (at, (prompt, bound)) in (0..).zip([
+                    (0, 0),
+                    (1, most),
+                    (1 << 24, most),
+                    (most, most),
+                    (1 << 24, 1),
+                ]) {
+                    let lie = EndpointLoad {
+                        endpoint: named(&format!("engine-{}", at % 5)),
+                        prefilling: u32::MAX,
+                        pending_tokens: most,
+                        pending_double_area: most,
+                        pending_context: most,
+                        decoding: u32::MAX,
+                        decoding_context: most,
+                        slack: [u32::MAX; 8],
+                    };
+                    bench.ask_with(&tokens(10 * round + at, 100), |request| {
+                        request.prompt_tokens = prompt;
+                        request.output_bound = bound;
+                        request.streaming = at % 2 == 0;
+                        request.targets.tpot = Some(if at == 1 {
+                            Duration::ZERO
+                        } else {
+                            Duration::MAX
+                        });
+                    });
+                    if round == 2 {
+                        bench.feed(Input::PeerLoad {
+                            peer: PeerId(u64::from(at)),
+                            vector: LoadVector {
+                                extent: crate::Extent::Changed,
+                                endpoints: vec![lie],
+                                ..LoadVector::default()
+                            },
+                        });
+                    }
+                    for (_, booking, ..) in bench
+                        .dispatched
+                        .split_off(bench.dispatched.len().saturating_sub(1))
+                    {
+                        bench.feed(Input::Progress {
+                            booking,
+                            output_tokens: most,
+                        });
+                        bench.end(
+                            booking,
+                            AttemptEnd::Completed {
+                                cached_tokens: Some(most),
+                                output_tokens: most,
+                            },
+                        );
+                    }
+                }
+                bench.pass(seconds(0.3));
+            }
+            for _ in 0..40 {
+                bench.pass(seconds(60.0));
+                for (_, booking, ..) in std::mem::take(&mut bench.dispatched) {
+                    bench.feed(Input::FirstToken(booking));
+                    bench.complete(booking);
+                }
+            }
+            let context = (block_size, num_blocks, kv_tokens, default_capacity_tokens);
+            assert!(bench.at_rest(), "{context:?}");
+            assert_eq!(bench.pool.unstored.kept(), 0, "{context:?}");
+            let value = bench.pool.saturation(bench.now).value;
+            assert!((0.0..=1.0).contains(&value), "{context:?}: {value}");
+        }
+    }
+}

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::endpoint::Endpoint;
+use crate::plan;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -161,6 +162,44 @@ fn the_board_is_as_if_made_anew(bench: &mut Bench) -> Result<(), TestCaseError> 
         // When it was measured tells when it has to be measured again.
         anew.holds_until = kept.holds_until;
         prop_assert_eq!(format!("{kept:?}"), format!("{anew:?}"));
+    }
+    let asks = [(0, 0.0, 0.0, 400), (1, 3.0, 0.4, 30_000)];
+    for (band, kappa, utilisation, prompt) in asks {
+        let ask = plan::Ask {
+            prompt,
+            tpot_s: 0.1,
+            output: 300.0,
+            kappa,
+            utilisation,
+            left_s: 4.0,
+            band: Band(band),
+        };
+        let mut fresh = plan::Board::default();
+        let all = 0..pool.endpoints.len() as u32;
+        for index in all.clone() {
+            fresh.push(pool.spot(now, index));
+        }
+        fresh.advance(now);
+        let Scratch { filters, board, .. } = &mut scratch;
+        filters.eligible.fill(all.clone());
+        // It is no longer what the last request was shown.
+        filters.retain(|_| true);
+        let mut costs = Vec::new();
+        for board in [board, &mut fresh] {
+            board.take(std::iter::empty());
+            let streams = |index: u32| pool.endpoints[index as usize].load.streams();
+            board.propose(&ask, &filters.eligible, streams, 7);
+            costs.push(
+                all.clone()
+                    .map(|index| (board.cost(index), board.toll(index)))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        for (kept, anew) in costs[0].iter().zip(&costs[1]) {
+            let is_close = kept.1.is_some() != anew.1.is_some()
+                || (kept.0 - anew.0).abs() <= 1e-3 * (1.0 + anew.0.abs());
+            prop_assert!(is_close, "{kept:?} kept, {anew:?} anew");
+        }
     }
     pool.scratch = scratch;
     Ok(())

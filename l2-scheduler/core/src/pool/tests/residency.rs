@@ -269,3 +269,45 @@ fn tiny_blocks_and_many_prompts_stay_under_the_cap_of_the_index() {
         assert!(bench.pool.snapshot(bench.now).index_bytes <= cap);
     }
 }
+
+#[test]
+fn an_engine_that_started_anew_holds_nothing_of_what_its_last_process_ran() {
+    for end in [AttemptEnd::Failed, AttemptEnd::ClientClosed] {
+        let mut bench = room_for_three();
+        let observed = |started| Input::Observed {
+            endpoint: EndpointId(0),
+            observation: Observation {
+                start_time_s: Some(started),
+                ..idle_metrics()
+            },
+        };
+        bench.feed(observed(1000.0));
+        let running = [begin(&mut bench, 1), begin(&mut bench, 2)];
+        bench.feed(observed(2000.0));
+        assert_eq!(bench.pool.unstored.kept(), 0);
+        for booking in running {
+            bench.end(booking, end);
+        }
+        assert!(!is_whole(&mut bench, 1), "{end:?}");
+    }
+}
+
+#[test]
+fn attempts_that_gave_no_answer_push_nothing_out() {
+    for end in [
+        AttemptEnd::Rejected,
+        AttemptEnd::Busy,
+        AttemptEnd::ClientClosed,
+    ] {
+        let mut bench = room_for_three();
+        let kept = begin(&mut bench, 1);
+        bench.complete(kept);
+        for _ in 0..300 {
+            bench.ask_with(&tokens(2, 100), |request| request.output_bound = 10_000);
+            let booking = bench.last().1;
+            bench.end(booking, end);
+            bench.pass(seconds(3.0));
+        }
+        assert!(is_whole(&mut bench, 1), "{end:?}");
+    }
+}
