@@ -202,7 +202,9 @@ fn refusal(error: &KeyError) -> Refused {
         KeyError::Over => "Make a new key.",
         KeyError::Changed(_) => "Look at it again, and repeat the change if it is still wanted.",
         KeyError::Exists | KeyError::Account(_) => "Try again with another name.",
-        _ => return fault.into(),
+        KeyError::NotFound | KeyError::Beyond(_) | KeyError::NoActor | KeyError::Unavailable(_) => {
+            return fault.into();
+        }
     };
     fault.how(how).into()
 }

@@ -86,7 +86,7 @@ fn errors_name_the_field_the_value_and_what_is_allowed() {
             "/tenants/0/limits",
             json!([{"requests": 5}]),
             expect![[
-                r#"governance.tenants[0].limits[0].per: nothing is not allowed; use the time in which so many may come, for example 1m"#
+                "governance.tenants[0].limits[0].per: nothing is not allowed; use the time in which so many may come, for example 1m"
             ]],
         ),
         (
