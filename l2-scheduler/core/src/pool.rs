@@ -193,7 +193,7 @@ impl Pool {
         // A clock that goes back stands still.
         let now = now.max(self.now);
         self.now = now;
-        self.store();
+        self.store_sent();
         match input {
             Input::EndpointUp(spec) => self.endpoint_up(now, &spec),
             Input::EndpointDown(id) => self.endpoint_down(id),
@@ -222,7 +222,7 @@ impl Pool {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         let now = now.max(self.now);
         self.now = now;
-        self.store();
+        self.store_sent();
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Plan => {
@@ -259,6 +259,10 @@ impl Pool {
         while self.outputs.is_empty() && (self.wants_plan || !self.newly.is_empty()) {
             self.turn(self.now);
         }
-        self.outputs.pop_front().or_else(|| self.tell(self.now))
+        let output = self.outputs.pop_front().or_else(|| self.tell(self.now));
+        if output.is_none() {
+            self.store_ended();
+        }
+        output
     }
 }

@@ -150,7 +150,8 @@ impl Pool {
                 .collect();
             left -= blocks.len();
             if self.unstored.has_room() {
-                self.unstored.push(holder, Footprint::of_prompt(blocks));
+                self.unstored
+                    .push_sent(holder, Footprint::of_prompt(blocks));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Footprints of attempts on their way into the index.
 //!
-//! They are stored with later events, because storing a long prompt takes longer than choosing its endpoint, and its client
-//! need not wait for it. They are stored when an attempt is sent and again when it ends: an engine keeps the blocks of what
-//! runs, and then forgets what ended first.
+//! They are stored when an attempt is sent and again when it ends: an engine keeps the blocks of what runs, and then forgets
+//! what ended first. Storing a long prompt takes longer than choosing its endpoint, and nobody need wait for it: what was sent
+//! is stored with the next event, and what has ended after the outputs of the event that ended it.
 
 use std::collections::VecDeque;
 
@@ -22,18 +22,26 @@ const USUAL_BLOCK: u32 = 16;
 /// What was sent, or has ended, and is not in the index yet.
 #[derive(Debug, Default)]
 pub(super) struct Unstored {
-    waiting: VecDeque<(Holder, Footprint)>,
-    /// Blocks that wait.
+    sent: VecDeque<(Holder, Footprint)>,
+    ended: VecDeque<(Holder, Footprint)>,
+    /// Blocks of both.
     blocks: usize,
     /// Blocks that are kept for the end of attempts.
     kept: usize,
 }
 
 impl Unstored {
-    pub(super) fn push(&mut self, holder: Holder, footprint: Footprint) {
+    pub(super) fn push_sent(&mut self, holder: Holder, footprint: Footprint) {
         if footprint.len() > 0 {
             self.blocks += footprint.len();
-            self.waiting.push_back((holder, footprint));
+            self.sent.push_back((holder, footprint));
+        }
+    }
+
+    fn push_ended(&mut self, holder: Holder, footprint: Footprint) {
+        if footprint.len() > 0 {
+            self.blocks += footprint.len();
+            self.ended.push_back((holder, footprint));
         }
     }
 
@@ -65,12 +73,22 @@ impl Unstored {
 
     /// Drops what was meant for a cache that is gone: another may get its number.
     pub(super) fn forget(&mut self, holder: Holder) {
-        self.waiting.retain(|(other, _)| *other != holder);
-        self.blocks = self.waiting.iter().map(|(_, left)| left.len()).sum();
+        let mut blocks = 0;
+        for waiting in [&mut self.sent, &mut self.ended] {
+            waiting.retain(|(other, _)| *other != holder);
+            blocks += waiting.iter().map(|(_, left)| left.len()).sum::<usize>();
+        }
+        self.blocks = blocks;
     }
 
-    fn pop(&mut self) -> Option<(Holder, Footprint)> {
-        let next = self.waiting.pop_front()?;
+    fn pop_sent(&mut self) -> Option<(Holder, Footprint)> {
+        let next = self.sent.pop_front()?;
+        self.blocks -= next.1.len();
+        Some(next)
+    }
+
+    fn pop_ended(&mut self) -> Option<(Holder, Footprint)> {
+        let next = self.ended.pop_front()?;
         self.blocks -= next.1.len();
         Some(next)
     }
@@ -93,14 +111,14 @@ impl Pool {
         let block = self.endpoints[index].view.block_size();
         let footprint = Footprint::of_attempt(id, blocks, tokens, block.unwrap_or(USUAL_BLOCK));
         booking.footprint = self.unstored.keep(&footprint);
-        self.unstored.push(holder, footprint);
+        self.unstored.push_sent(holder, footprint);
     }
 
     /// An attempt has ended. Until now its engine has kept all of it; but what gave no answer has no end that could push
     /// others out.
     pub(super) fn keep_footprint(&mut self, holder: Holder, left: Footprint, has_answered: bool) {
         if has_answered {
-            self.unstored.push(holder, left);
+            self.unstored.push_ended(holder, left);
         } else {
             self.residency.take_back_tail(holder, &left);
         }
@@ -116,13 +134,31 @@ impl Pool {
         }
     }
 
-    /// Puts the next of what waits into the index.
-    pub(super) fn store(&mut self) {
+    /// Puts the next of what was sent into the index.
+    pub(super) fn store_sent(&mut self) {
         let mut stored = 0;
         while stored < AT_ONCE || !self.unstored.has_room() {
-            let Some((holder, footprint)) = self.unstored.pop() else {
+            let next = self.unstored.pop_sent();
+            // What has ended waits for a moment at which nobody does, unless too much waits.
+            let next = if self.unstored.has_room() {
+                next
+            } else {
+                next.or_else(|| self.unstored.pop_ended())
+            };
+            let Some((holder, footprint)) = next else {
                 return;
             };
+            stored += footprint.len();
+            self.residency.leave(holder, &footprint);
+        }
+    }
+
+    /// Puts the next of what has ended into the index.
+    pub(super) fn store_ended(&mut self) {
+        let mut stored = 0;
+        while stored < AT_ONCE
+            && let Some((holder, footprint)) = self.unstored.pop_ended()
+        {
             stored += footprint.len();
             self.residency.leave(holder, &footprint);
         }

@@ -177,7 +177,7 @@ impl Bench {
                 Output::Tell(vector) => self.told.push((self.now, vector)),
             }
         }
-        self.pool.store();
+        self.pool.store_sent();
     }
 }
 

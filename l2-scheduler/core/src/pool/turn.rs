@@ -111,7 +111,7 @@ impl Pool {
         let plans = self.config.policy.plans();
         let ahead = if plans { AHEAD } else { LOOK_AHEAD };
         // An earlier round may have sent what others are about to look up.
-        self.store();
+        self.store_sent();
         self.queue
             .order(now, &self.config.flow, ahead, &mut scratch.picks);
         self.survey(now, scratch);

@@ -194,6 +194,13 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
+/// Seconds of prefill per token, on the quickest engine. (Paces only slow engines down.)
+fn token_seconds(bench: &Bench) -> f64 {
+    let classes = bench.pool.classes.iter();
+    let tokens_s = classes.map(|class| class.model.work(1.0, 0.0).tokens_s);
+    tokens_s.fold(f64::INFINITY, f64::min)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -204,7 +211,10 @@ proptest! {
         let mut bench = bench(3);
         let mut running = Vec::new();
         let mut family = 0;
+        // What is told depends on the model of that time; in hindsight the quickest of all decides.
+        let mut least_s = f64::INFINITY;
         for deed in deeds {
+            least_s = least_s.min(token_seconds(&bench));
             // Somebody is always there.
             meet(&mut bench);
             match deed {
@@ -225,9 +235,9 @@ proptest! {
             }
             running.extend(bench.dispatched.drain(..).map(|(_, booking, ..)| booking));
         }
-        // Until nothing has moved for as long as it takes.
+        // Until nothing has moved for as long as it takes: a pause, and what a whole vector due within another one makes of it.
         loop {
-            bench.pass(PAUSE);
+            bench.pass(2 * PAUSE);
             if bench.dispatched.drain(..).count() == 0 {
                 break;
             }
@@ -243,10 +253,10 @@ proptest! {
         for endpoint in bench.pool.endpoints.iter() {
             let pending = endpoint.load.pending_tokens();
             let told = known.get(&*endpoint.name).copied().unwrap_or(0);
-            let model = &bench.pool.classes[endpoint.class].model;
-            let wrong_s = model.work(pending.abs_diff(told) as f64, 0.0).tokens_s;
-            // With some to spare: the model has learned since.
-            prop_assert!(wrong_s * endpoint.pace.factor() < 0.05, "{pending} {told}");
+            let least_s = least_s.min(token_seconds(&bench));
+            let wrong_s = pending.abs_diff(told) as f64 * least_s;
+            // With some to spare: the model may have been quicker for a moment.
+            prop_assert!(wrong_s < 0.05, "{pending} {told}");
         }
     }
 }
