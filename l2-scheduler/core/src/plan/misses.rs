@@ -132,24 +132,33 @@ impl Bearing {
         }
     }
 
-    /// Expected number of streams that miss their target for a stall at `now`, and would not have without it.
+    /// Expected number of streams that miss their target for a stall at `now`, and would not have without it: behind what is
+    /// `queued`, in seconds and steps, for each of several prefills of as many steps.
     ///
     /// A stream that is behind by y misses if it ends before it has made up for it; what is left of it is exponential, so
     /// the chance is 1 − e^(−y·haste).
-    fn misses(&mut self, now: Timestamp, stall: &Stall) -> f64 {
-        self.queue(now, stall);
-        let (own, steps) = (stall.seconds[1] as f32, stall.steps[1] as f32);
-        let mut kept = f32x4::ZERO;
+    fn misses<const N: usize>(
+        &mut self,
+        now: Timestamp,
+        queued: [f64; 2],
+        prefills_s: [f64; N],
+        steps: f64,
+    ) -> [f64; N] {
+        self.queue(now, queued);
+        let (prefills_s, steps) = (prefills_s.map(|seconds| seconds as f32), steps as f32);
+        let mut kept = [f32x4::ZERO; N];
         for four in &self.streams {
-            let own = (own - four.tpot_s * steps).fast_max(f32x4::ZERO);
-            kept += decay((four.behind + own).fast_max(f32x4::ZERO) * four.haste);
+            let yielded_s = four.tpot_s * steps;
+            for (kept, prefill_s) in kept.iter_mut().zip(prefills_s) {
+                let own = (prefill_s - yielded_s).fast_max(f32x4::ZERO);
+                *kept += decay((four.behind + own).fast_max(f32x4::ZERO) * four.haste);
+            }
         }
-        f64::from(self.before - kept.reduce_add()).max(0.0)
+        kept.map(|kept| f64::from(self.before - kept.reduce_add()).max(0.0))
     }
 
     /// Works out how far what is queued puts every stream behind, unless that is known.
-    fn queue(&mut self, now: Timestamp, stall: &Stall) {
-        let queued = [stall.seconds[0], stall.steps[0]];
+    fn queue(&mut self, now: Timestamp, queued: [f64; 2]) {
         if self.queued.replace((now, queued)) == Some((now, queued)) {
             return;
         }
@@ -192,25 +201,23 @@ impl Spot {
         prefill_s: f64,
         ask: &Ask,
     ) -> Toll {
-        let misses = self.misses(bearing, uncached, prefill_s, ask);
+        let [misses] = self.misses(bearing, uncached, [prefill_s], ask);
         let mut toll = Toll {
             misses,
             rest_s: 0.0,
             price_s: MISS_S * misses,
         };
-        if misses <= HOLD {
+        let time_s = ask.left_s - prudent_s(self.queue_s, prefill_s);
+        let [shortest, ..] = RESTS_S;
+        if misses <= HOLD || shortest > time_s || REST_PRICE * shortest >= toll.price_s {
             return toll;
         }
-        let time_s = ask.left_s - prudent_s(self.queue_s, prefill_s);
         let gain = REST_GAIN * (ask.tpot_s / self.step_s - 1.0).max(0.0);
-        for rest_s in RESTS_S {
-            if rest_s > time_s || REST_PRICE * rest_s >= toll.price_s {
-                break;
-            }
-            let stall_s = (prefill_s - gain * rest_s).max(0.0);
-            let misses = self.misses(bearing, uncached, stall_s, ask);
+        let stalls_s = RESTS_S.map(|rest_s| (prefill_s - gain * rest_s).max(0.0));
+        let rested = self.misses(bearing, uncached, stalls_s, ask);
+        for (rest_s, misses) in RESTS_S.into_iter().zip(rested) {
             let price_s = REST_PRICE * rest_s + MISS_S * misses;
-            if price_s < toll.price_s {
+            if rest_s <= time_s && price_s < toll.price_s {
                 toll = Toll {
                     rest_s,
                     price_s,
@@ -221,14 +228,26 @@ impl Spot {
         toll
     }
 
-    /// Expected number of targets missed by computing `uncached` tokens in `prefill_s` behind what is queued here, beside
-    /// streams of this `bearing`.
-    fn misses(&self, bearing: &mut Bearing, uncached: u32, prefill_s: f64, ask: &Ask) -> f64 {
-        let stall = Stall {
-            seconds: [self.queue_s, prefill_s],
-            steps: [self.steps_left, self.model.steps(f64::from(uncached))],
-        };
-        bearing.misses(self.now, &stall) + self.misses_of_unseen(&stall, ask)
+    /// Expected number of targets missed by computing `uncached` tokens in each of `prefills_s` behind what is queued here,
+    /// beside streams of this `bearing`.
+    fn misses<const N: usize>(
+        &self,
+        bearing: &mut Bearing,
+        uncached: u32,
+        prefills_s: [f64; N],
+        ask: &Ask,
+    ) -> [f64; N] {
+        let steps = self.model.steps(f64::from(uncached));
+        let queued = [self.queue_s, self.steps_left];
+        let mut misses = bearing.misses(self.now, queued, prefills_s, steps);
+        for (misses, prefill_s) in misses.iter_mut().zip(prefills_s) {
+            let stall = Stall {
+                seconds: [self.queue_s, prefill_s],
+                steps: [self.steps_left, steps],
+            };
+            *misses += self.misses_of_unseen(&stall, ask);
+        }
+        misses
     }
 
     /// The same of those whose targets are taken to be like those of the request itself: what still prefills, and the
