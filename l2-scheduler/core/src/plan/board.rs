@@ -14,7 +14,7 @@ use crate::{TieBreak, Timestamp};
 
 /// Misses are weighed for the endpoint that is cheapest without them, for so many that may still be cheaper, and for those
 /// that may win a tie.
-const MOST_WEIGHED: usize = 16;
+const MOST_WEIGHED: usize = 8;
 const NOWHERE: f32x4 = f32x4::splat(f32::INFINITY);
 
 /// Endpoints are told by their index, among all endpoints of the pool.
