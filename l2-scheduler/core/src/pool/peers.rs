@@ -150,8 +150,8 @@ impl Pool {
                 .collect();
             left -= blocks.len();
             if self.unstored.has_room() {
-                self.unstored
-                    .push_sent(holder, Footprint::of_prompt(blocks));
+                let footprint = Footprint::of_prompt(blocks);
+                self.unstored.sent.push(holder, footprint);
             }
         }
     }

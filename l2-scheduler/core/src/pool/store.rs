@@ -22,29 +22,40 @@ const USUAL_BLOCK: u32 = 16;
 /// What was sent, or has ended, and is not in the index yet.
 #[derive(Debug, Default)]
 pub(super) struct Unstored {
-    sent: VecDeque<(Holder, Footprint)>,
-    ended: VecDeque<(Holder, Footprint)>,
-    /// Blocks of both.
-    blocks: usize,
+    pub(super) sent: Line,
+    ended: Line,
     /// Blocks that are kept for the end of attempts.
     kept: usize,
 }
 
+/// Footprints that wait, and how many blocks they have together.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    waiting: VecDeque<(Holder, Footprint)>,
+    blocks: usize,
+}
+
+impl Line {
+    pub(super) fn push(&mut self, holder: Holder, footprint: Footprint) {
+        if footprint.len() > 0 {
+            self.blocks += footprint.len();
+            self.waiting.push_back((holder, footprint));
+        }
+    }
+
+    fn pop(&mut self) -> Option<(Holder, Footprint)> {
+        let next = self.waiting.pop_front()?;
+        self.blocks -= next.1.len();
+        Some(next)
+    }
+
+    fn forget(&mut self, holder: Holder) {
+        self.waiting.retain(|(other, _)| *other != holder);
+        self.blocks = self.waiting.iter().map(|(_, left)| left.len()).sum();
+    }
+}
+
 impl Unstored {
-    pub(super) fn push_sent(&mut self, holder: Holder, footprint: Footprint) {
-        if footprint.len() > 0 {
-            self.blocks += footprint.len();
-            self.sent.push_back((holder, footprint));
-        }
-    }
-
-    fn push_ended(&mut self, holder: Holder, footprint: Footprint) {
-        if footprint.len() > 0 {
-            self.blocks += footprint.len();
-            self.ended.push_back((holder, footprint));
-        }
-    }
-
     /// What to keep of a footprint until its attempt ends.
     pub(super) fn keep(&mut self, footprint: &Footprint) -> Footprint {
         let kept = if self.kept + footprint.len() > MOST_KEPT {
@@ -68,29 +79,13 @@ impl Unstored {
 
     /// Whether there is room for what others have sent.
     pub(super) fn has_room(&self) -> bool {
-        self.blocks < MOST_WAITING
+        self.sent.blocks + self.ended.blocks < MOST_WAITING
     }
 
     /// Drops what was meant for a cache that is gone: another may get its number.
     pub(super) fn forget(&mut self, holder: Holder) {
-        let mut blocks = 0;
-        for waiting in [&mut self.sent, &mut self.ended] {
-            waiting.retain(|(other, _)| *other != holder);
-            blocks += waiting.iter().map(|(_, left)| left.len()).sum::<usize>();
-        }
-        self.blocks = blocks;
-    }
-
-    fn pop_sent(&mut self) -> Option<(Holder, Footprint)> {
-        let next = self.sent.pop_front()?;
-        self.blocks -= next.1.len();
-        Some(next)
-    }
-
-    fn pop_ended(&mut self) -> Option<(Holder, Footprint)> {
-        let next = self.ended.pop_front()?;
-        self.blocks -= next.1.len();
-        Some(next)
+        self.sent.forget(holder);
+        self.ended.forget(holder);
     }
 }
 
@@ -111,14 +106,14 @@ impl Pool {
         let block = self.endpoints[index].view.block_size();
         let footprint = Footprint::of_attempt(id, blocks, tokens, block.unwrap_or(USUAL_BLOCK));
         booking.footprint = self.unstored.keep(&footprint);
-        self.unstored.push_sent(holder, footprint);
+        self.unstored.sent.push(holder, footprint);
     }
 
     /// An attempt has ended. Until now its engine has kept all of it; but what gave no answer has no end that could push
     /// others out.
     pub(super) fn keep_footprint(&mut self, holder: Holder, left: Footprint, has_answered: bool) {
         if has_answered {
-            self.unstored.push_ended(holder, left);
+            self.unstored.ended.push(holder, left);
         } else {
             self.residency.take_back_tail(holder, &left);
         }
@@ -136,28 +131,18 @@ impl Pool {
 
     /// Puts the next of what was sent into the index.
     pub(super) fn store_sent(&mut self) {
-        let mut stored = 0;
-        while stored < AT_ONCE || !self.unstored.has_room() {
-            let next = self.unstored.pop_sent();
-            // What has ended waits for a moment at which nobody does, unless too much waits.
-            let next = if self.unstored.has_room() {
-                next
-            } else {
-                next.or_else(|| self.unstored.pop_ended())
-            };
-            let Some((holder, footprint)) = next else {
-                return;
-            };
-            stored += footprint.len();
-            self.residency.leave(holder, &footprint);
-        }
+        self.store(|unstored| &mut unstored.sent);
     }
 
     /// Puts the next of what has ended into the index.
     pub(super) fn store_ended(&mut self) {
+        self.store(|unstored| &mut unstored.ended);
+    }
+
+    fn store(&mut self, line: fn(&mut Unstored) -> &mut Line) {
         let mut stored = 0;
-        while stored < AT_ONCE
-            && let Some((holder, footprint)) = self.unstored.pop_ended()
+        while (stored < AT_ONCE || !self.unstored.has_room())
+            && let Some((holder, footprint)) = line(&mut self.unstored).pop()
         {
             stored += footprint.len();
             self.residency.leave(holder, &footprint);
