@@ -74,9 +74,10 @@ pub async fn serve<S: Scheduler>(
             },
         }
     }
-    drop(listener);
+    // Before the listener: who finds it closed is served no new request on an older connection either.
     governance.refuse_new();
     graceful.cancel();
+    drop(listener);
     connections.close();
     if tokio::time::timeout(drain_limit, connections.wait())
         .await
