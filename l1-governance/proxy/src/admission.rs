@@ -212,11 +212,13 @@ impl Plan<'_> {
         self.size.lower_bound(affordable)
     }
 
-    fn largest(&self, quote: &Quote) -> Amounts {
+    /// The most it can cost with so many output tokens per choice.
+    fn largest(&self, quote: &Quote, bound: u64) -> Amounts {
         let size = &self.size;
+        let output = bound.saturating_mul(u64::from(size.choices));
         Amounts {
-            wtu: quote.largest(size.most, size.bound, size.choices),
-            tokens: size.most.saturating_add(size.output()),
+            wtu: quote.largest(size.most, bound, size.choices),
+            tokens: size.most.saturating_add(output),
         }
     }
 
@@ -228,7 +230,7 @@ impl Plan<'_> {
         route: &Route,
     ) -> Result<MicroWtu, Refused> {
         let (hold, quote) = self.reserve(exchange, shared).await?;
-        let amount = self.largest(&quote).wtu;
+        let amount = hold.reservation().largest.wtu;
         exchange.hold(Attempt {
             hold,
             quote,
@@ -251,7 +253,8 @@ impl Plan<'_> {
                 wtu: quote.estimate(size.estimated, size.output()),
                 tokens: size.estimated.saturating_add(size.output()),
             },
-            largest: self.largest(quote),
+            largest: self.largest(quote, size.bound),
+            least: self.largest(quote, size.bound.min(1)),
             stamp: quote.stamp().clone(),
             lease_ms: LEASE_MS,
         }

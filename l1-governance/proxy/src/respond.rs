@@ -7,7 +7,7 @@ use bytes::Bytes;
 use governance_context::MicroWtu;
 use governance_context::{RequestId, Work, names};
 use governance_core::account::{Unit, UnixMs};
-use governance_core::catalogue::{Answer as Fault, Code, QuotaFacts};
+use governance_core::catalogue::{Answer as Fault, Code, QuotaFacts, Retry};
 use governance_core::ledger::{Fits, Refusal, Shortage};
 use governance_core::limits::{self, Rule, Standing};
 use http::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE};
@@ -19,6 +19,10 @@ use crate::body::Body;
 mod upstream;
 
 pub(crate) use upstream::{EngineError, scrub};
+
+/// How long to wait for what others hold. Nobody knows when they end, and their leases last for an hour: it is about
+/// what an answer takes, so that who comes again does not come often.
+const HOLD_WAIT_MS: u64 = 5_000;
 
 /// An error on its way to a client. Boxed, because it is the rare half of every result here.
 #[derive(Debug)]
@@ -269,46 +273,83 @@ pub(crate) fn no_quota(refusal: &Refusal, now: UnixMs) -> Refused {
 }
 
 fn no_room(shortage: &Shortage, now: UnixMs) -> Refused {
-    let reset_ms = shortage.resets_at.map(|at| at.since(now));
     match shortage.unit {
-        Unit::MicroWtu => {
-            let facts = QuotaFacts {
-                account: shortage.account.to_string(),
-                window: shortage.policy.to_string(),
-                limit: MicroWtu(shortage.limit),
-                used: MicroWtu(shortage.used.saturating_add(shortage.debt)),
-                held: MicroWtu(shortage.held),
-                resets_at: shortage.resets_at.map(rfc3339),
-            };
-            let fault = Fault::new(Code::InsufficientQuota).quota(facts);
-            let fault = match reset_ms {
-                _ if shortage.fits == Fits::Never => fault.what(format!(
-                    "The request needs {} WTU, more than a whole window of the account grants, so that waiting does not help",
-                    MicroWtu(shortage.asked)
-                )),
-                Some(ms) => fault.retry_after_ms(ms),
-                None => fault,
-            };
-            fault.into()
-        }
+        Unit::MicroWtu => no_wtu(shortage, now).into(),
         Unit::Tokens => {
-            let what = format!(
-                "Account `{}` has used {} and holds {} of {} tokens in the current window; the request needs {}",
-                shortage.account, shortage.used, shortage.held, shortage.limit, shortage.asked
-            );
-            let mut fault = Fault::new(Code::RateLimitExceeded).what(what);
-            if let Some(ms) = reset_ms {
-                fault = fault.retry_after_ms(ms.max(1));
-            }
-            let mut refused = Refused::from(fault);
+            let mut refused = Refused::from(no_tokens(shortage, now));
             refused.rates.tokens = Some(Tokens {
                 limit: shortage.limit,
                 remaining: shortage.available,
-                reset_ms: reset_ms.unwrap_or(0),
+                reset_ms: shortage.resets_at.map_or(0, |at| at.since(now)),
             });
             refused
         }
     }
+}
+
+fn no_wtu(shortage: &Shortage, now: UnixMs) -> Fault {
+    let facts = QuotaFacts {
+        account: shortage.account.to_string(),
+        window: shortage.policy.to_string(),
+        limit: MicroWtu(shortage.limit),
+        used: MicroWtu(shortage.used.saturating_add(shortage.debt)),
+        held: MicroWtu(shortage.held),
+        resets_at: shortage.resets_at.map(rfc3339),
+    };
+    let fault = Fault::new(Code::InsufficientQuota).quota(facts);
+    match shortage.fits {
+        Fits::Never => fault.what(format!(
+            "The request needs {} WTU, more than a whole window of the account grants, so that waiting does not help",
+            MicroWtu(shortage.asked)
+        )),
+        Fits::OnceHoldsEnd => once_holds_end(
+            fault.what("Requests that are not settled yet hold what this one needs"),
+            shortage,
+            now,
+        ),
+        Fits::OnceStartedOver | Fits::Lowered => match shortage.resets_at {
+            Some(at) => fault.retry_after_ms(at.since(now)),
+            None => fault,
+        },
+    }
+}
+
+fn no_tokens(shortage: &Shortage, now: UnixMs) -> Fault {
+    let what = format!(
+        "Account `{}` has used {} and holds {} of {} tokens in the current window; the request needs {}",
+        shortage.account, shortage.used, shortage.held, shortage.limit, shortage.asked
+    );
+    let fault = Fault::new(Code::RateLimitExceeded);
+    match shortage.fits {
+        Fits::Never => fault
+            .what(format!(
+                "{what}, more than a whole window grants, so that waiting does not help"
+            ))
+            .how("Ask for less at a time, or ask an administrator of the account for a higher limit.")
+            .retry(Retry::Never),
+        Fits::OnceHoldsEnd => once_holds_end(
+            fault.what(format!(
+                "{what}, which requests that are not settled yet hold"
+            )),
+            shortage,
+            now,
+        ),
+        Fits::OnceStartedOver | Fits::Lowered => match shortage.resets_at {
+            Some(at) => fault.what(what).retry_after_ms(at.since(now).max(1)),
+            None => fault.what(what),
+        },
+    }
+}
+
+/// What is missing is not used up, so the window's end is not what to wait for.
+fn once_holds_end(fault: Fault, shortage: &Shortage, now: UnixMs) -> Fault {
+    let reset_ms = shortage.resets_at.map_or(u64::MAX, |at| at.since(now));
+    fault
+        .how(
+            "What requests hold and do not use comes back when they are settled; send them with a smaller `max_tokens`, so that each holds less, or ask an administrator of the account for more quota.",
+        )
+        .retry(Retry::Soon)
+        .retry_after_ms(reset_ms.clamp(1, HOLD_WAIT_MS))
 }
 
 /// An instant as `2026-11-30T01:40:00Z`.

@@ -91,6 +91,7 @@ fn typical(leaf: &str) -> Reservation {
         path: AccountPath::of(&leaf),
         estimate: amounts,
         largest: amounts,
+        least: amounts,
         stamp: Stamp {
             model: "small".into(),
             group: GroupName::default(),

@@ -20,6 +20,8 @@ pub struct Answer {
     pub what: Option<String>,
     /// What to do about it, where the code's own advice does not fit; that if absent.
     pub how: Option<&'static str>,
+    /// Whether to try again, where this very request differs from its code; what that says if absent.
+    pub retry: Option<Retry>,
     /// When the same request would be admitted, if that is known.
     pub retry_after_ms: Option<u64>,
     /// The account that has not enough left.
@@ -52,6 +54,7 @@ impl Answer {
             param: None,
             what: None,
             how: None,
+            retry: None,
             retry_after_ms: None,
             quota: None,
         }
@@ -78,6 +81,13 @@ impl Answer {
         self
     }
 
+    /// Says whether to try again, in place of what its code says.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = Some(retry);
+        self
+    }
+
     /// Says when the same request would be admitted.
     #[must_use]
     pub fn retry_after_ms(mut self, delay: u64) -> Self {
@@ -97,19 +107,23 @@ impl Answer {
         self.code.status()
     }
 
+    fn judged(&self) -> Retry {
+        self.retry.unwrap_or_else(|| self.code.retry())
+    }
+
     /// The headers that belong to it, in lower case, beside `content-type: application/json` and the request id.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = vec![(names::REASON, self.code.as_str().to_owned())];
         if let Some(ms) = self
             .retry_after_ms
-            .filter(|_| self.code.retry() != Retry::Never)
+            .filter(|_| self.judged() != Retry::Never)
         {
             headers.push(("retry-after", ms.div_ceil(1000).to_string()));
             headers.push(("retry-after-ms", ms.to_string()));
         }
         // Clients retry 408, 409, 429 and 5xx unless told otherwise.
         let retried_by_default = matches!(self.status(), 408 | 409 | 429 | 500..);
-        match self.code.retry() {
+        match self.judged() {
             Retry::Soon => headers.push(("x-should-retry", "true".to_owned())),
             Retry::AtReset => headers.push(("x-should-retry", "false".to_owned())),
             Retry::Never if retried_by_default => {
@@ -136,17 +150,14 @@ impl Answer {
             } = &**quota;
             let _ = write!(
                 message,
-                " Account `{account}` has used {used} of {limit} WTU ({held} held by running requests), window {window}"
+                " Account `{account}` has used {used} of {limit} WTU ({held} held by requests that are not settled), window {window}"
             );
             match resets_at {
                 Some(at) => drop(write!(message, ", resets at {at}.")),
                 None => message.push('.'),
             }
         }
-        if let Some(ms) = self
-            .retry_after_ms
-            .filter(|_| self.code.retry() == Retry::Soon)
-        {
+        if let Some(ms) = self.retry_after_ms.filter(|_| self.judged() == Retry::Soon) {
             let _ = write!(message, " Please try again in {}.", seconds(ms));
         }
         message.push(' ');

@@ -18,7 +18,9 @@ pub fn page() -> String {
         let fact = code.fact();
         let retry = match fact.retry {
             Retry::Never => "no",
-            Retry::AtReset => "after the reset; clients must not wait (`x-should-retry: false`)",
+            Retry::AtReset => {
+                "after the reset, and clients must not wait (`x-should-retry: false`); where others only hold what is missing, as `retry-after` says"
+            }
             Retry::Soon => "yes (`retry-after` when known)",
         };
         let _ = writeln!(

@@ -111,6 +111,26 @@ fn headers_tell_clients_whether_to_wait() {
         ],
     );
     check(
+        Answer::new(Code::InsufficientQuota)
+            .retry(Retry::Soon)
+            .retry_after_ms(5_000),
+        &[
+            ("x-headpond-reason", "insufficient_quota"),
+            ("retry-after", "5"),
+            ("retry-after-ms", "5000"),
+            ("x-should-retry", "true"),
+        ],
+    );
+    check(
+        Answer::new(Code::RateLimitExceeded)
+            .retry(Retry::Never)
+            .retry_after_ms(5_000),
+        &[
+            ("x-headpond-reason", "rate_limit_exceeded"),
+            ("x-should-retry", "false"),
+        ],
+    );
+    check(
         Code::InProgress.into(),
         &[
             ("x-headpond-reason", "in_progress"),
@@ -187,7 +207,7 @@ fn an_exhausted_quota_names_the_account_and_its_numbers() {
         .quota(facts)
         .retry_after_ms(86_400_000);
     let body = String::from_utf8(answer.body(Family::OpenAi, "r1")).unwrap();
-    expect![[r#"{"error":{"message":"An account that pays for the request has not enough quota left. Account `acme/web` has used 9.5 of 10 WTU (0.25 held by running requests), window month, resets at 2026-12-01T00:00:00Z. Ask for fewer output tokens, wait for the reset, or ask an administrator of the account for more quota.","type":"insufficient_quota","param":null,"code":"insufficient_quota","quota":{"account":"acme/web","window":"month","limit":10000000,"used":9500000,"held":250000,"resets_at":"2026-12-01T00:00:00Z"}}}"#]]
+    expect![[r#"{"error":{"message":"An account that pays for the request has not enough quota left. Account `acme/web` has used 9.5 of 10 WTU (0.25 held by requests that are not settled), window month, resets at 2026-12-01T00:00:00Z. Ask for fewer output tokens, wait for the reset, or ask an administrator of the account for more quota.","type":"insufficient_quota","param":null,"code":"insufficient_quota","quota":{"account":"acme/web","window":"month","limit":10000000,"used":9500000,"held":250000,"resets_at":"2026-12-01T00:00:00Z"}}}"#]]
         .assert_eq(&body);
 }
 

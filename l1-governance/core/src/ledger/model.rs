@@ -105,21 +105,26 @@ impl Reference {
         })
     }
 
-    pub(super) fn reserve(&mut self, now: UnixMs, reservation: &Reservation) -> bool {
+    /// Whether it may run. `Err(None)`: the id was used before.
+    pub(super) fn reserve(
+        &mut self,
+        now: UnixMs,
+        reservation: &Reservation,
+    ) -> Result<(), Option<Fits>> {
         if self.states.contains_key(&reservation.attempt) {
-            return false;
+            return Err(None);
         }
-        let mut lines = Vec::new();
+        let (mut lines, mut waits) = (Vec::new(), Vec::new());
         for account in reservation.path.accounts() {
             for policy in &self.policies[account] {
                 let Span { start, .. } = policy.window.span(now);
                 let asked = asked(policy, reservation);
                 let (held, charged) = self.taken(account, &policy.name, start);
-                let over = |limit| asked > 0 && held + charged + asked > limit;
-                if matches!(policy.limit, Limit::Of(limit) if over(limit)) {
-                    let refused = (State::Refused, now, reservation.clone(), Amounts::default());
-                    self.states.insert(reservation.attempt, refused);
-                    return false;
+                if let Limit::Of(limit) = policy.limit
+                    && asked > 0
+                    && held + charged + asked > limit
+                {
+                    waits.push(waits_for(limit, held, charged, least(policy, reservation)));
                 }
                 lines.push(Line {
                     attempt: reservation.attempt,
@@ -130,13 +135,18 @@ impl Reference {
                 });
             }
         }
+        let longest = waits.into_iter().max();
+        let (state, due) = match longest {
+            Some(_) => (State::Refused, now),
+            None => (State::Sent, now.plus(reservation.lease_ms)),
+        };
+        let row = (state, due, reservation.clone(), Amounts::default());
+        self.states.insert(reservation.attempt, row);
+        if longest.is_some() {
+            return Err(longest);
+        }
         self.lines.extend(lines);
-        let due = now.plus(reservation.lease_ms);
-        self.states.insert(
-            reservation.attempt,
-            (State::Sent, due, reservation.clone(), Amounts::default()),
-        );
-        true
+        Ok(())
     }
 
     pub(super) fn settle(
@@ -239,4 +249,21 @@ fn asked(policy: &PolicySpec, reservation: &Reservation) -> u64 {
         Tier::D => &reservation.largest,
     };
     amounts.in_unit(policy.unit)
+}
+
+fn least(policy: &PolicySpec, reservation: &Reservation) -> u64 {
+    match policy.tier {
+        Tier::B => reservation.estimate.in_unit(policy.unit),
+        Tier::D => reservation.least.in_unit(policy.unit),
+    }
+}
+
+fn waits_for(limit: u64, held: u64, charged: u64, least: u64) -> Fits {
+    let fits = |taken: u64| taken + least <= limit;
+    match (fits(0), fits(charged), fits(charged + held)) {
+        (false, ..) => Fits::Never,
+        (_, false, _) => Fits::OnceStartedOver,
+        (_, _, false) => Fits::OnceHoldsEnd,
+        (true, true, true) => Fits::Lowered,
+    }
 }

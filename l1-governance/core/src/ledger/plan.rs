@@ -19,7 +19,7 @@ pub(super) struct PlannedLeg {
 }
 
 impl Ledger {
-    /// The legs of a reservation, or the first account that has no room. Changes nothing.
+    /// The legs of a reservation, or the account without room that waiting helps least. Changes nothing.
     pub(super) fn plan(&self, reservation: &Reservation) -> Result<Vec<PlannedLeg>, Refusal> {
         let ids = reservation.path.accounts();
         // Whether anyone may pay at all comes before whether there is room.
@@ -28,14 +28,26 @@ impl Ledger {
             .map(|id| self.active(id))
             .collect::<Result<Vec<_>, _>>()?;
         let mut legs = Vec::with_capacity(ids.len());
+        let mut worst: Option<Shortage> = None;
         for (id, account) in ids.iter().zip(accounts) {
             for no in &account.policies {
-                if !self.policies[no.index()].is_target {
-                    self.plan_policy(id, *no, reservation, &mut legs)?;
+                if self.policies[no.index()].is_target {
+                    continue;
+                }
+                let planned = self.plan_policy(id, *no, reservation, &mut legs);
+                if let Err(shortage) = planned
+                    && worst
+                        .as_ref()
+                        .is_none_or(|known| known.fits < shortage.fits)
+                {
+                    worst = Some(shortage);
                 }
             }
         }
-        Ok(legs)
+        match worst {
+            Some(shortage) => Err(Refusal::NoRoom(Arc::new(shortage))),
+            None => Ok(legs),
+        }
     }
 
     fn active(&self, id: &AccountId) -> Result<&Account, Refusal> {
@@ -56,7 +68,7 @@ impl Ledger {
         head: PolicyNo,
         reservation: &Reservation,
         legs: &mut Vec<PlannedLeg>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Shortage> {
         let policy = &self.policies[head.index()];
         let standing = policy.standing(self.now);
         let asked = policy.asked(reservation);
@@ -71,21 +83,30 @@ impl Ledger {
             leg(head, asked.min(MAX_AMOUNT));
             return Ok(());
         }
-        let room = policy.room(&standing);
-        if asked <= room && asked <= MAX_AMOUNT {
+        let room = policy.room(self.now, &standing);
+        if asked <= room.left && asked <= MAX_AMOUNT {
             leg(head, asked);
             return Ok(());
         }
+        let least = policy.least(reservation);
         let Some(target) = policy.overflow else {
-            return Err(shortage(id, policy, &standing, asked, room));
+            return Err(shortage(
+                id,
+                policy,
+                &standing,
+                asked,
+                room.fits(least),
+                room,
+            ));
         };
         let top_up = &self.policies[target.index()];
         let top_up_standing = top_up.standing(self.now);
-        let top_up_room = top_up.room(&top_up_standing);
-        let rest = asked - asked.min(room);
-        if rest > top_up_room || asked > MAX_AMOUNT {
-            let both = room.saturating_add(top_up_room);
-            return Err(shortage(id, top_up, &top_up_standing, asked, both));
+        let top_up_room = top_up.room(self.now, &top_up_standing);
+        let rest = asked - asked.min(room.left);
+        if rest > top_up_room.left || asked > MAX_AMOUNT {
+            let both = room.with(top_up_room);
+            let fits = both.fits(least);
+            return Err(shortage(id, top_up, &top_up_standing, asked, fits, both));
         }
         leg(head, asked - rest);
         leg(target, rest);
@@ -107,7 +128,7 @@ impl Ledger {
             let asked = policy.asked(reservation).min(MAX_AMOUNT);
             let amount = match policy.row.spec.tier {
                 Tier::B => asked,
-                Tier::D => asked.min(policy.room(&policy.standing(self.now))),
+                Tier::D => asked.min(policy.room(self.now, &policy.standing(self.now)).left),
             };
             PlannedLeg {
                 policy: *no,
@@ -215,16 +236,62 @@ impl Policy {
         amounts.in_unit(self.row.spec.unit)
     }
 
-    fn room(&self, standing: &Standing) -> u64 {
-        if self
-            .row
-            .spec
-            .debt_max
-            .is_some_and(|most| standing.debt > most)
-        {
-            return 0;
+    /// The least that `asked` can be lowered to: only a hard cap has its requests lowered.
+    fn least(&self, reservation: &Reservation) -> u64 {
+        let amounts = match self.row.spec.tier {
+            Tier::B => &reservation.estimate,
+            Tier::D => &reservation.least,
+        };
+        amounts.in_unit(self.row.spec.unit)
+    }
+
+    fn room(&self, now: UnixMs, standing: &Standing) -> Room {
+        let whole = self.row.spec.limit_at(now).unwrap_or(0);
+        let debt_max = self.row.spec.debt_max;
+        if debt_max.is_some_and(|most| standing.debt > most) {
+            return Room {
+                left: 0,
+                without_holds: 0,
+                whole,
+            };
         }
-        u64::try_from(standing.available()).unwrap_or(0)
+        Room {
+            left: u64::try_from(standing.available()).unwrap_or(0),
+            without_holds: whole.saturating_sub(standing.used.saturating_add(standing.debt)),
+            whole,
+        }
+    }
+}
+
+/// What a policy has room for.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    left: u64,
+    /// Once all that is held has been given back.
+    without_holds: u64,
+    /// In a window nothing was taken from.
+    whole: u64,
+}
+
+impl Room {
+    fn with(self, other: Room) -> Room {
+        Room {
+            left: self.left.saturating_add(other.left),
+            without_holds: self.without_holds.saturating_add(other.without_holds),
+            whole: self.whole.saturating_add(other.whole),
+        }
+    }
+
+    fn fits(self, least: u64) -> Fits {
+        if least > self.whole || least > MAX_AMOUNT {
+            Fits::Never
+        } else if least > self.without_holds {
+            Fits::OnceStartedOver
+        } else if least > self.left {
+            Fits::OnceHoldsEnd
+        } else {
+            Fits::Lowered
+        }
     }
 }
 
@@ -233,23 +300,22 @@ fn shortage(
     policy: &Policy,
     standing: &Standing,
     asked: u64,
-    available: u64,
-) -> Refusal {
-    let limit = standing.limit.unwrap_or(0);
-    let never = asked > limit.max(available) || asked > MAX_AMOUNT;
-    Refusal::NoRoom(Arc::new(Shortage {
+    fits: Fits,
+    room: Room,
+) -> Shortage {
+    Shortage {
         account: id.clone(),
         policy: policy.row.spec.name.clone(),
         tier: policy.row.spec.tier,
         unit: policy.row.spec.unit,
         window: standing.span,
-        limit,
+        limit: standing.limit.unwrap_or(0),
         used: standing.used,
         held: standing.held,
         debt: standing.debt,
         asked,
-        available,
+        available: room.left.min(MAX_AMOUNT),
         resets_at: (standing.span.end != UnixMs::FOREVER).then_some(standing.span.end),
-        fits: if never { Fits::Never } else { Fits::Later },
-    }))
+        fits,
+    }
 }

@@ -41,6 +41,9 @@ pub struct Reservation {
     pub estimate: Amounts,
     /// What tier D holds: no outcome may cost more.
     pub largest: Amounts,
+    /// What `largest` would be with as few output tokens as the attempt can be held to. It is never held; a
+    /// refusal says by it what waiting helps.
+    pub least: Amounts,
     /// The versions it was priced with.
     pub stamp: Stamp,
     /// After this long without a settlement the attempt is unknown.
@@ -82,7 +85,7 @@ pub enum Refusal {
     Used(State),
 }
 
-/// The account that had no room, and when it will.
+/// The account that had no room, and when it will. Of several that of the latest [`Fits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     /// Whose limit.
@@ -109,15 +112,19 @@ pub struct Shortage {
     pub available: u64,
     /// When the window starts over; `None` for a balance.
     pub resets_at: Option<UnixMs>,
-    /// Whether waiting helps.
+    /// What has to happen before the request fits here.
     pub fits: Fits,
 }
 
-/// Whether the same request can ever fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What has to happen before a request fits; what takes longest last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fits {
-    /// As holds end or the window starts over.
-    Later,
-    /// It asks for more than a whole window grants.
+    /// Nothing, if it asks for less.
+    Lowered,
+    /// Others give back what they hold: what is used leaves room enough.
+    OnceHoldsEnd,
+    /// The window starts over, or somebody grants more.
+    OnceStartedOver,
+    /// Somebody grants more: it asks for more than a whole window does.
     Never,
 }

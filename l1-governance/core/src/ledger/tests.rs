@@ -38,6 +38,7 @@ fn reservation(n: u64, leaf: &str, estimate: u64, largest: u64) -> Reservation {
         path: AccountPath::of(&leaf),
         estimate: wtu(estimate),
         largest: wtu(largest),
+        least: wtu(largest),
         stamp: Stamp {
             model: "small".into(),
             group: GroupName::default(),

@@ -85,12 +85,9 @@ async fn case_1_fifty_parallel_calls_with_room_for_five() {
             (refused.status, refused.code().as_str()),
             (429, "insufficient_quota")
         );
-        assert_eq!(refused.header("x-should-retry"), "false");
-        let seconds: u64 = refused
-            .header("retry-after")
-            .parse()
-            .expect("seconds to the reset");
-        assert!((1..=86_400).contains(&seconds));
+        assert_eq!(refused.header("x-should-retry"), "true");
+        let seconds: u64 = refused.header("retry-after").parse().expect("seconds");
+        assert!((1..=5).contains(&seconds), "nothing is used yet");
         let quota = &refused.json()["error"]["quota"];
         assert_eq!(quota["account"], "acme");
         assert_eq!(quota["limit"], 5 * held(100));
@@ -117,6 +114,44 @@ async fn case_2_a_limit_of_the_project_binds_keys_without_their_own() {
         (429, "insufficient_quota")
     );
     assert_eq!(refused.json()["error"]["quota"]["account"], "acme/app");
+    assert_eq!(refused.header("x-should-retry"), "false", "it is used up");
+}
+
+#[tokio::test]
+async fn what_is_held_is_waited_for_and_not_the_end_of_the_window() {
+    for (limits, code) in [
+        (hard_cap(held(100)), "insufficient_quota"),
+        (
+            json!([{"tier": "D", "tokens": 14 + 100, "window": "balance"}]),
+            "rate_limit_exceeded",
+        ),
+    ] {
+        // Its end is unknown, so that it keeps all it holds.
+        let rig = Rig::with(Stage::always(Play::Panic), |config| {
+            limit(config, "/tenants/0", limits);
+        })
+        .await;
+        rig.chat(json!({"max_tokens": 100})).await;
+        // Neither of them would get what it asks for, but less of it.
+        for most in [1, 100, 4000] {
+            let refused = rig.chat(json!({"max_tokens": most})).await;
+            assert_eq!(
+                (refused.status, refused.code().as_str()),
+                (429, code),
+                "{}",
+                refused.text()
+            );
+            assert_eq!(refused.header("x-should-retry"), "true");
+            assert_eq!(refused.header("retry-after"), "5");
+            let message = refused.json()["error"]["message"].to_string();
+            assert!(message.contains("not settled"), "{message}");
+            let record = rig.record(&refused);
+            let told = record.limits.last().expect("the limit that refused");
+            assert_eq!(told.used, 0);
+            assert!(told.held > 0 && Some(told.held) == told.limit, "{told:?}");
+        }
+        assert_eq!(rig.stage.call_count(), 1);
+    }
 }
 
 #[tokio::test]

@@ -102,6 +102,7 @@ pub(crate) fn reservation(n: u64, leaf: &str, amount: u64) -> Reservation {
         path: AccountPath::of(&leaf),
         estimate: amounts,
         largest: amounts,
+        least: amounts,
         stamp: Stamp {
             model: "small".into(),
             group: GroupName::default(),

@@ -78,7 +78,8 @@ impl World {
             tenant: purse.key.tenant(),
             path: AccountPath::of(&purse.key),
             estimate: purse.estimate(quote),
-            largest: purse.largest(quote),
+            largest: purse.largest(quote, purse.size.bound),
+            least: purse.largest(quote, purse.size.bound.min(1)),
             stamp: quote.stamp().clone(),
             lease_ms: LEASE_MS,
         }

@@ -54,7 +54,7 @@ fn case_08_a_balance_at_or_below_zero_refuses_the_next_call() {
     let refusal = shortage(desk.reserve(&reservation(2, "acme", 1, 1)).unwrap_err());
     assert_eq!(
         (refusal.available, refusal.resets_at, refusal.fits),
-        (0, None, Fits::Later)
+        (0, None, Fits::OnceStartedOver)
     );
     let mut overdrawn = Desk::new(&[("acme", vec![policy("cash", Tier::B, Window::Balance, 100)])]);
     overdrawn.reserve(&reservation(1, "acme", 60, 100)).unwrap();
@@ -244,6 +244,125 @@ fn case_20_overflow_of_a_plan_into_a_top_up_is_charged_once() {
     );
     desk.settle(1, &release());
     assert_eq!(desk.balance("acme", "plan"), "100 30 0 0 70");
+}
+
+#[test]
+fn a_refusal_tells_what_is_held_from_what_is_used() {
+    let lent = |limit| policy("lent", Tier::D, month(), limit);
+    // limits of `acme` and `acme/key`, used and held by `acme/other` and `acme/key`, asked, least, what it waits for
+    for (limits, used, held, asked, least, expected) in [
+        (
+            (100, 900),
+            (0, 0),
+            (100, 0),
+            10,
+            10,
+            ("acme", Fits::OnceHoldsEnd),
+        ),
+        (
+            (100, 900),
+            (90, 0),
+            (10, 0),
+            10,
+            10,
+            ("acme", Fits::OnceHoldsEnd),
+        ),
+        (
+            (100, 900),
+            (91, 0),
+            (9, 0),
+            10,
+            10,
+            ("acme", Fits::OnceStartedOver),
+        ),
+        (
+            (100, 900),
+            (91, 0),
+            (9, 0),
+            10,
+            9,
+            ("acme", Fits::OnceHoldsEnd),
+        ),
+        ((100, 900), (0, 0), (90, 0), 11, 10, ("acme", Fits::Lowered)),
+        ((100, 900), (0, 0), (99, 0), 900, 1, ("acme", Fits::Lowered)),
+        (
+            (100, 900),
+            (0, 0),
+            (100, 0),
+            101,
+            101,
+            ("acme", Fits::Never),
+        ),
+        (
+            (100, 900),
+            (0, 0),
+            (100, 0),
+            101,
+            100,
+            ("acme", Fits::OnceHoldsEnd),
+        ),
+        (
+            (100, 50),
+            (0, 45),
+            (55, 0),
+            10,
+            10,
+            ("acme/key", Fits::OnceStartedOver),
+        ),
+        (
+            (100, 50),
+            (0, 0),
+            (60, 40),
+            11,
+            11,
+            ("acme", Fits::OnceHoldsEnd),
+        ),
+        ((100, 5), (95, 0), (0, 5), 6, 6, ("acme/key", Fits::Never)),
+    ] {
+        let (top, leaf) = limits;
+        let mut desk = Desk::new(&[
+            ("acme", vec![lent(top)]),
+            ("acme/key", vec![lent(leaf)]),
+            ("acme/other", vec![]),
+        ]);
+        for (n, leaf, used, held) in [
+            (1, "acme/other", used.0, held.0),
+            (2, "acme/key", used.1, held.1),
+        ] {
+            desk.reserve(&reservation(n, leaf, used, used)).unwrap();
+            desk.settle(n, &commit(used));
+            desk.reserve(&reservation(n + 2, leaf, held, held)).unwrap();
+        }
+        let asks = Reservation {
+            least: wtu(least),
+            ..reservation(9, "acme/key", asked, asked)
+        };
+        let refusal = shortage(desk.reserve(&asks).unwrap_err());
+        let found = (refusal.account.to_string(), refusal.fits);
+        assert_eq!(
+            (found.0.as_str(), found.1),
+            expected,
+            "{limits:?} {used:?} {held:?}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_that_was_lowered_below_what_is_held_starts_over_at_its_own_size() {
+    let mut desk = Desk::new(&[("acme", vec![policy("cap", Tier::D, month(), 100)])]);
+    desk.reserve(&reservation(1, "acme", 100, 100)).unwrap();
+    let lowered = [policy("cap", Tier::D, month(), 30)];
+    desk.ledger
+        .declare(desk.now, &id("acme"), Kind::Tenant, &lowered)
+        .unwrap();
+    desk.check();
+    for (n, asked, expected) in [(2, 30, Fits::OnceHoldsEnd), (3, 31, Fits::Never)] {
+        let refusal = shortage(
+            desk.reserve(&reservation(n, "acme", asked, asked))
+                .unwrap_err(),
+        );
+        assert_eq!(refusal.fits, expected);
+    }
 }
 
 #[test]

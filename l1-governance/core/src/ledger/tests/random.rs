@@ -14,6 +14,7 @@ enum Step {
         leaf: usize,
         estimate: u64,
         slack: u64,
+        least: u64,
     },
     Again(usize),
     Commit {
@@ -31,7 +32,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..LEAVES.len(), 0u64..400, 0u64..100).prop_map(|(leaf, estimate, slack)| Step::Reserve { leaf, estimate, slack }),
+        8 => (0..LEAVES.len(), 0u64..400, 0u64..100, 1u64..=100).prop_map(|(leaf, estimate, slack, least)| Step::Reserve { leaf, estimate, slack, least }),
         1 => any::<usize>().prop_map(Step::Again),
         6 => (any::<usize>(), 0u64..=200).prop_map(|(which, percent)| Step::Commit { which, percent }),
         2 => any::<usize>().prop_map(Step::Release),
@@ -39,6 +40,15 @@ fn step() -> impl Strategy<Value = Step> {
         3 => prop_oneof![1u64..2_000, 20_000u64..90_000, 250_000u64..700_000].prop_map(Step::Wait),
         1 => Just(Step::Restart),
     ]
+}
+
+/// `least` is the part of the largest charge that it can be lowered to, in percent.
+fn ask(n: u64, leaf: usize, estimate: u64, slack: u64, least: u64) -> Reservation {
+    let largest = estimate * 2 + slack;
+    Reservation {
+        least: wtu(largest * least / 100),
+        ..reservation(n, LEAVES[leaf], estimate, largest)
+    }
 }
 
 fn accounts(carry: Carry) -> Vec<(&'static str, Vec<PolicySpec>)> {
@@ -97,9 +107,10 @@ impl Pair {
                 leaf,
                 estimate,
                 slack,
+                least,
             } => {
                 let n = self.made.len() as u64;
-                let reservation = reservation(n, LEAVES[leaf], estimate, estimate * 2 + slack);
+                let reservation = ask(n, leaf, estimate, slack, least);
                 self.made.push(reservation.clone());
                 self.reserve(&reservation);
             }
@@ -149,9 +160,15 @@ impl Pair {
     }
 
     fn reserve(&mut self, reservation: &Reservation) {
+        let was_asked = self.reference.states().contains_key(&reservation.attempt);
         let expected = self.reference.reserve(self.desk.now, reservation);
         let admitted = self.desk.reserve(reservation);
-        assert_eq!(admitted.is_ok(), expected, "{reservation:?}: {admitted:?}");
+        let found = match &admitted {
+            Ok(_) => Ok(()),
+            Err(Refusal::NoRoom(shortage)) if !was_asked => Err(Some(shortage.fits)),
+            Err(_) => Err(None),
+        };
+        assert_eq!(found, expected, "{reservation:?}: {admitted:?}");
     }
 
     fn settle(&mut self, reservation: &Reservation, settlement: &Settlement) {
@@ -190,6 +207,22 @@ impl Desk {
     fn settle_known(&mut self, attempt: AttemptId, settlement: &Settlement) {
         self.ledger.settle(self.now, attempt, settlement).unwrap();
         self.check();
+    }
+
+    /// Whether the least of a refused reservation fits once everybody has given back what they hold.
+    fn without_holds(&self, refused: &Reservation) -> bool {
+        let snapshot = self.database.snapshot(self.config.remember);
+        let mut ledger = Ledger::restore(self.config.clone(), snapshot).unwrap();
+        let open = self.database.attempts.values();
+        for row in open.filter(|row| row.state.is_open()) {
+            ledger.settle(self.now, row.id, &release()).unwrap();
+        }
+        let again = Reservation {
+            attempt: attempt(u64::from(u32::MAX)),
+            largest: refused.least,
+            ..refused.clone()
+        };
+        ledger.reserve(self.now, &again).is_ok()
     }
 
     /// What every policy was charged in all, over all its windows.
@@ -258,15 +291,15 @@ fn drive(desk: &mut Desk, made: &mut Vec<Reservation>, step: Step) {
             leaf,
             estimate,
             slack,
+            least,
         } => {
-            let reservation = reservation(
-                made.len() as u64,
-                LEAVES[leaf],
-                estimate,
-                estimate * 2 + slack,
-            );
+            let reservation = ask(made.len() as u64, leaf, estimate, slack, least);
             made.push(reservation.clone());
-            desk.reserve(&reservation).ok();
+            if let Err(Refusal::NoRoom(shortage)) = desk.reserve(&reservation)
+                && shortage.fits <= Fits::OnceHoldsEnd
+            {
+                assert!(desk.without_holds(&reservation), "{shortage:?}");
+            }
         }
         Step::Commit { which, percent } => {
             if let Some(r) = pick(which, desk) {

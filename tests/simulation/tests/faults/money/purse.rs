@@ -117,10 +117,10 @@ impl Purse {
         self.admitted.is_some()
     }
 
-    pub(super) fn largest(&self, quote: &Quote) -> Amounts {
+    pub(super) fn largest(&self, quote: &Quote, bound: u64) -> Amounts {
         Amounts {
-            wtu: quote.largest(self.size.most, self.size.bound, 1),
-            tokens: self.size.most + self.size.bound,
+            wtu: quote.largest(self.size.most, bound, 1),
+            tokens: self.size.most + bound,
         }
     }
 
