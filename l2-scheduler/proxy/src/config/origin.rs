@@ -1,6 +1,7 @@
 //! Where an engine is: an `http://` address, parsed once.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use http::{HeaderValue, Uri};
 
@@ -68,8 +69,26 @@ impl Origin {
 
     /// Whether requests to both arrive at the same place, however it is written.
     pub(super) fn is_same_place(&self, other: &Self) -> bool {
-        self.host.eq_ignore_ascii_case(&other.host)
-            && (self.port, &self.base) == (other.port, &other.base)
+        (Host::of(&self.host), self.port, &self.base)
+            == (Host::of(&other.host), other.port, &other.base)
+    }
+}
+
+/// A host, however it is written. What a name resolves to is not asked: it may change.
+#[derive(PartialEq, Eq)]
+enum Host {
+    Address(IpAddr),
+    Name(String),
+}
+
+impl Host {
+    fn of(text: &str) -> Self {
+        match text.parse::<IpAddr>() {
+            // An IPv4 address has a second form, as an IPv6 address.
+            Ok(address) => Self::Address(address.to_canonical()),
+            // With a dot at its end it is the same name, only that nothing is appended to it.
+            Err(_) => Self::Name(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()),
+        }
     }
 }
 

@@ -275,6 +275,10 @@ fn one_engine_is_one_endpoint_however_its_address_is_written() {
         ("http://a:1", "http://A:1/"),
         ("http://a", "http://a:80"),
         ("http://[::1]:9/x", "http://[::1]:9/x/"),
+        ("http://[::1]:80", "http://[0:0:0:0:0:0:0:1]:80"),
+        ("http://[fe80::A]", "http://[fe80:0::a]:80"),
+        ("http://127.0.0.1:1", "http://[::ffff:127.0.0.1]:1"),
+        ("http://localhost:1", "http://Localhost.:1"),
     ] {
         let section = json!({"endpoints": [
             {"url": "http://other:1"}, {"url": first, "name": "one"}, {"url": again, "name": "two"},
@@ -291,6 +295,9 @@ fn one_engine_is_one_endpoint_however_its_address_is_written() {
     for (first, second) in [
         ("http://a:1", "http://a:2"),
         ("http://a:1/x", "http://a:1/y"),
+        ("http://[::1]:1", "http://[::2]:1"),
+        ("http://localhost:1", "http://127.0.0.1:1"),
+        ("http://a.b:1", "http://ab.:1"),
     ] {
         let section =
             json!({"endpoints": [{"url": first, "name": "one"}, {"url": second, "name": "two"}]});
