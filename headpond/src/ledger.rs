@@ -8,6 +8,7 @@ use ledger_store::verify_file;
 use serde_json::json;
 
 use crate::cli::Ledger;
+use crate::counted::counted;
 use crate::data::DataDir;
 
 pub(crate) fn run(command: Ledger) -> anyhow::Result<ExitCode> {
@@ -47,11 +48,11 @@ fn as_json(report: &Report) -> serde_json::Value {
 
 fn as_text(report: &Report) -> String {
     let mut text = format!(
-        "{} entries, {} windows, {} attempts; {} attempts of unknown end hold {} µWTU, summed over all their windows\n",
-        report.entries,
-        report.windows,
-        report.attempts,
-        report.unknown.attempts,
+        "{}, {}, {}; of unknown end: {}, holding {} µWTU, summed over all their windows\n",
+        counted(report.entries, "entry"),
+        counted(report.windows, "window"),
+        counted(report.attempts, "attempt"),
+        counted(report.unknown.attempts, "attempt"),
         report.unknown.held
     );
     for violation in violations(report) {

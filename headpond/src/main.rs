@@ -4,6 +4,7 @@ mod admin;
 mod cli;
 mod client;
 mod config;
+mod counted;
 mod data;
 mod descriptors;
 mod engine;

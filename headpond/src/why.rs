@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::cli::Why;
 use crate::client::AdminClient;
+use crate::counted::counted;
 
 mod call;
 
@@ -95,7 +96,9 @@ fn held(record: &Value) -> Option<String> {
     let prompt = number(record, "/reservation/prompt_tokens").unwrap_or_default();
     let output = number(record, "/reservation/output_bound").unwrap_or_default();
     Some(format!(
-        "{held} for at most {prompt} prompt and {output} output tokens"
+        "{held} for at most {} and {}",
+        counted(prompt, "prompt token"),
+        counted(output, "output token")
     ))
 }
 
@@ -111,11 +114,11 @@ fn settled(record: &Value) -> Option<String> {
     let count = |name: &str| number(record, &format!("/settlement/{name}")).unwrap_or_default();
     let estimated = record.pointer("/settlement/estimated") == Some(&Value::Bool(true));
     Some(format!(
-        "{state}: {} for {} prompt tokens ({} cached) and {} output tokens{} ({})",
+        "{state}: {} for {} ({} cached) and {}{} ({})",
         wtu(count("charged_uwtu")),
-        count("prompt_tokens"),
+        counted(count("prompt_tokens"), "prompt token"),
         count("cached_tokens"),
-        count("output_tokens"),
+        counted(count("output_tokens"), "output token"),
         if estimated { ", estimated" } else { "" },
         string(record, "/settlement/reason").unwrap_or_default(),
     ))
@@ -282,6 +285,15 @@ mod tests {
             let told = render(&record);
             assert_eq!(told.matches("queue_expired").count(), 1, "{told}");
         }
+    }
+
+    #[test]
+    fn a_refusal_by_a_budget_names_what_is_used_and_what_is_held() {
+        let limit = json!({"account": "acme", "name": "1d", "tier": "D", "unit": "uwtu",
+            "limit": 5_000_000, "used": 250_000, "held": 4_750_000});
+        let told = render(&json!({ "governance": { "route": "chat", "limits": [limit] } }));
+        let expected = "acme 1d (tier D): 0.250000 WTU used, 4.750000 WTU held, limit 5.000000 WTU";
+        assert!(told.contains(expected), "{told}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::check::Plan;
 use super::runs::{LEAST_LOAD, Row, Run, Verdict};
+use crate::counted::counted;
 
 struct Column {
     /// Stands above the head, for this column and those after it that have none.
@@ -105,7 +106,8 @@ fn table(plan: &Plan, name: &str, rows: &[&Row], text: &mut String) {
         .map_or(0, |run| run.figures.offered);
     let _ = writeln!(
         text,
-        "{name}: {offered} requests, {} × {}, {}, {}",
+        "{name}: {}, {} × {}, {}, {}",
+        counted(offered, "request"),
         scenario.engines,
         scenario.profile,
         counted(u64::from(scenario.schedulers), "scheduler"),
@@ -207,9 +209,4 @@ fn fixed<const DIGITS: usize>(value: f64) -> String {
     } else {
         format!("{value:.DIGITS$}")
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{plural}")
 }

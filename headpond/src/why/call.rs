@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{decimal, line, list, number_text, string};
+use super::{decimal, line, list, number, number_text, string};
+use crate::counted::counted;
 
 /// `told` is the outcome's code where it stands above already.
 pub(super) fn render(text: &mut String, call: &Value, told: Option<&str>) {
@@ -87,9 +88,10 @@ fn no_turn(call: &Value, refusal: &Value) -> String {
 /// What came before a refusal, and what would have come after it.
 fn waited(refusal: &Value) -> String {
     let mut told = format!(
-        "it waited {} ms, and {} requests waited in the pool",
+        "it waited {} ms, and {} waited in the pool",
         decimal(refusal, "/waited_ms", 1),
-        number_text(refusal, "/queue_length"),
+        number(refusal, "/queue_length")
+            .map_or("-".to_owned(), |waiting| counted(waiting, "request")),
     );
     if refusal.get("predicted_wait_ms").is_some() {
         let predicted = decimal(refusal, "/predicted_wait_ms", 0);
@@ -189,7 +191,10 @@ fn render_turn(text: &mut String, call: &Value, turn: &Value) {
         ),
         (
             passed > 0,
-            format!("it was held back while {passed} later requests went where it could have gone"),
+            format!(
+                "it was held back while {} went where it could have gone",
+                counted(passed, "later request")
+            ),
         ),
         (
             seconds("misses") >= 0.005,
@@ -304,7 +309,7 @@ mod tests {
             (
                 "queue_expired",
                 json!({"waited_ms": 2000.4, "queue_length": 1}),
-                "no turn     the time to live of its band was over; it waited 2000.4 ms, and 1 requests waited in the pool\n",
+                "no turn     the time to live of its band was over; it waited 2000.4 ms, and 1 request waited in the pool\n",
             ),
             (
                 "over_quota",

@@ -236,8 +236,9 @@ pub(crate) fn too_fast(refused: &limits::Refused) -> Refused {
             let what = match limit.rule {
                 Rule::Rate(_) => format!("Account `{}` sends requests too fast", limit.account),
                 Rule::Concurrency(most) => {
+                    let requests = if most == 1 { "request" } else { "requests" };
                     format!(
-                        "Account `{}` has {most} requests running, as many as it may",
+                        "Account `{}` has {most} {requests} running, as many as it may",
                         limit.account
                     )
                 }

@@ -62,10 +62,13 @@ fn code(kind: RefusalKind) -> Code {
 }
 
 fn message(refusal: &Refusal, limit: Option<WaitLimit>) -> Cow<'static, str> {
-    let waiting = refusal.queue_length;
+    let waiting = match refusal.queue_length {
+        1 => "1 request waits".to_owned(),
+        length => format!("{length} requests wait"),
+    };
     match refusal.kind {
         RefusalKind::QueueFull(scope) => format!(
-            "{} has as much waiting as it may, and {waiting} requests wait in the pool. Wait as long as retry-after \
+            "{} has as much waiting as it may, and {waiting} in the pool. Wait as long as retry-after \
              says, or send fewer requests at a time.",
             whose(scope)
         ),
@@ -81,7 +84,7 @@ fn message(refusal: &Refusal, limit: Option<WaitLimit>) -> Cow<'static, str> {
                 .to_owned(),
         },
         RefusalKind::Shed => format!(
-            "The pool is saturated and takes no more requests of this priority, and {waiting} requests wait in it. \
+            "The pool is saturated and takes no more requests of this priority, and {waiting} in it. \
              Wait as long as retry-after says, or use a key whose objective has a higher priority."
         ),
         RefusalKind::OverQuota(scope) => {
