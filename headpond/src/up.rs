@@ -60,6 +60,8 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     )
     .await?;
     let ready = ready(&checked, listener.local_addr()?, admin.local_addr()?)?;
+    let token = checked.governance.admin_token.as_ref();
+    let token = token.map(banner::token_file);
     let stack = Stack::start(checked, data, engines).await?;
     let stop_admin = CancellationToken::new();
     let tasks = TaskTracker::new();
@@ -71,7 +73,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
     if let Some(path) = &options.ready_file {
         ready.write(path)?;
     }
-    println!("{}", stack.screen(&options, &ready, kind).await);
+    println!("{}", stack.screen(&options, &ready, kind, token).await);
     if let Some(reload) = reload {
         tasks.spawn(
             stop_admin
@@ -117,7 +119,13 @@ impl Stack {
         })
     }
 
-    async fn screen(&self, options: &Up, ready: &Ready, engines: Engines) -> String {
+    async fn screen(
+        &self,
+        options: &Up,
+        ready: &Ready,
+        engines: Engines,
+        token: Option<String>,
+    ) -> String {
         let silent = match engines {
             Engines::Real => silent::engines(&self.scheduler).await,
             Engines::Simulated | Engines::Forgotten => Vec::new(),
@@ -132,6 +140,7 @@ impl Stack {
                 Some(_) => banner::Keys::Given,
                 None => banner::Keys::Made,
             },
+            token,
         };
         screen.text()
     }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use governance_proxy::config::SecretSource;
+
 use crate::data::DataDir;
 use crate::ready::{Ready, ReadySecret, ReadyTenant};
 use crate::silent;
@@ -34,6 +36,16 @@ pub(super) struct Screen<'a> {
     /// Whether the data directory outlives the process.
     pub(super) kept: bool,
     pub(super) keys: Keys,
+    /// The file that opens the admin API, as a shell reads it, if anything does.
+    pub(super) token: Option<String>,
+}
+
+/// Where the admin token is, for a command that reads it from a file.
+pub(super) fn token_file(source: &SecretSource) -> String {
+    match source {
+        SecretSource::File(path) => format!("'{}'", path.display()),
+        SecretSource::Env(name) => format!("<(printenv {name})"),
+    }
 }
 
 impl Screen<'_> {
@@ -58,11 +70,12 @@ impl Screen<'_> {
         if let Some(tenant) = self.ready.tenants.first() {
             lines.push(self.curl(tenant));
         }
-        let token = match self.keys {
-            Keys::Made => self.data.file("admin.token").display().to_string(),
-            Keys::Given => "FILE".to_owned(),
-        };
-        lines.push(format!("\nThen:\n  headpond top --admin-url {admin_url}                      what the pool is doing\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics\n  headpond key list --admin-url {admin_url} --admin-token-file {token}"));
+        lines.push(format!("\nThen:\n  headpond top --admin-url {admin_url}                      what the pool is doing\n  headpond why <x-request-id> --admin-url {admin_url}       why it ran there, and what it cost\n  curl {admin_url}/metrics"));
+        if let Some(token) = &self.token {
+            lines.push(format!(
+                "  headpond key list --admin-url {admin_url} --admin-token-file {token}"
+            ));
+        }
         if let (true, Some(endpoint)) =
             (self.engines != Engines::Real, self.ready.endpoints.first())
         {
@@ -175,6 +188,7 @@ mod tests {
             data: &data,
             kept: true,
             keys,
+            token: Some("'/etc/admin.token'".to_owned()),
         }
         .text()
     }
@@ -224,6 +238,38 @@ mod tests {
         assert!(!given.contains("hp-secret"), "{given}");
         let made = screen(tenants(), Engines::Simulated, Keys::Made);
         assert!(made.contains("Bearer hp-secret-of-acme"), "{made}");
+    }
+
+    #[test]
+    fn keys_are_listed_with_the_token_there_is() {
+        let file = SecretSource::File("/etc/admin.token".into());
+        let env = SecretSource::Env("ADMIN".to_owned());
+        for (token, expected) in [
+            (Some(&file), Some("--admin-token-file '/etc/admin.token'")),
+            (Some(&env), Some("--admin-token-file <(printenv ADMIN)")),
+            (None, None),
+        ] {
+            let data = DataDir::open(None).expect("a directory");
+            let ready = Ready {
+                url: "http://c".to_owned(),
+                admin_url: "http://a".to_owned(),
+                models: Vec::new(),
+                tenants: Vec::new(),
+                endpoints: Vec::new(),
+            };
+            let told = Screen {
+                ready: &ready,
+                engines: Engines::Real,
+                silent: &[],
+                data: &data,
+                kept: true,
+                keys: Keys::Given,
+                token: token.map(token_file),
+            }
+            .text();
+            assert_eq!(told.contains("key list"), expected.is_some(), "{told}");
+            assert!(expected.is_none_or(|line| told.contains(line)), "{told}");
+        }
     }
 
     #[test]
