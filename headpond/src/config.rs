@@ -1,12 +1,13 @@
 //! The configuration file: one YAML, the sum of the sections of the crates. Parsed once, at start.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, ensure};
-use governance_context::{FairnessId, KeyRing};
+use governance_context::{Band, FairnessId, KeyRing};
 use governance_proxy::RemoteScheduler;
 use scheduler_proxy::config::{Profile, Untrusted};
 use scheduler_proxy::{ANONYMOUS, ConfigError};
@@ -111,10 +112,16 @@ impl File {
     pub(crate) fn check(self) -> anyhow::Result<Checked> {
         let is_of_governance_alone = self.scheduler_url.is_some()
             && self.scheduling == scheduler_proxy::config::File::default();
+        two_listeners(self.listen, self.admin_listen)?;
         if let Some(url) = &self.scheduler_url {
             RemoteScheduler::check(url).context("scheduler_url")?;
         }
         let governance = governance_proxy::config::Config::check(self.governance)?;
+        let other_bands = if self.scheduling.sets_other_bands() {
+            OtherBands::Set
+        } else {
+            OtherBands::Unsaid
+        };
         let scheduling = scheduler_proxy::config::Config::check(self.scheduling)?;
         flows_of_tenants(&governance, &scheduling)?;
         if !is_of_governance_alone {
@@ -123,8 +130,24 @@ impl File {
         Ok(Checked {
             governance,
             scheduling,
+            other_bands,
             patience: self.ledger.patience()?,
         })
+    }
+}
+
+/// One address cannot be listened on twice; port 0 is another one each time.
+fn two_listeners(
+    clients: Option<SocketAddr>,
+    operators: Option<SocketAddr>,
+) -> Result<(), ConfigError> {
+    match operators.filter(|address| address.port() != 0 && clients == Some(*address)) {
+        Some(address) => Err(ConfigError {
+            path: "admin_listen".to_owned(),
+            value: address.to_string(),
+            allowed: "another address than that of listen".to_owned(),
+        }),
+        None => Ok(()),
     }
 }
 
@@ -164,22 +187,22 @@ fn flows_of_tenants(
         Some(flow) if !tenants.is_empty() => Err(ConfigError {
             path: format!("scheduling.quota.flows.{flow}"),
             value: format!("{:?}", flow.as_str()),
-            allowed: format!("a tenant of governance.tenants: {}", listed(tenants)),
+            allowed: format!(
+                "a tenant of governance.tenants: {}",
+                listed(tenants.iter().map(|tenant| tenant.name.as_str()))
+            ),
         }),
         Some(_) | None => Ok(()),
     }
 }
 
 /// The first few names: enough to see a typing error.
-fn listed(tenants: &[governance_proxy::config::Tenant]) -> String {
-    let names: Vec<&str> = tenants
-        .iter()
-        .take(MOST_LISTED)
-        .map(|tenant| tenant.name.as_str())
-        .collect();
-    match tenants.len().checked_sub(MOST_LISTED) {
-        Some(more @ 1..) => format!("{}, and {more} more", names.join(", ")),
-        _ => names.join(", "),
+fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(MOST_LISTED);
+    let names: Vec<&str> = names.take(MOST_LISTED).collect();
+    match more {
+        0 => names.join(", "),
+        more => format!("{}, and {more} more", names.join(", ")),
     }
 }
 
@@ -187,7 +210,15 @@ fn listed(tenants: &[governance_proxy::config::Tenant]) -> String {
 pub(crate) struct Checked {
     pub(crate) governance: governance_proxy::config::Config,
     pub(crate) scheduling: scheduler_proxy::config::Config,
+    other_bands: OtherBands,
     pub(crate) patience: Duration,
+}
+
+/// Whether the file says what holds for bands that it does not name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OtherBands {
+    Set,
+    Unsaid,
 }
 
 impl Checked {
@@ -227,6 +258,7 @@ impl Checked {
     /// What is valid and most likely not meant.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.governance.warnings();
+        warnings.extend(self.bands_not_named());
         if self.scheduling.endpoints.is_empty()
             && let Some(field) = self.of_real_engines()
         {
@@ -235,6 +267,31 @@ impl Checked {
             ));
         }
         warnings
+    }
+
+    /// Bands that requests are put into and that nobody set up where others are: most likely one of the two numbers is
+    /// a typing error.
+    fn bands_not_named(&self) -> Vec<String> {
+        let bands = &self.scheduling.flow.bands;
+        if bands.is_empty() || self.other_bands == OtherBands::Set {
+            return Vec::new();
+        }
+        let mut strangers: BTreeMap<Band, Vec<String>> = BTreeMap::new();
+        for (path, band) in self.governance.bands() {
+            if !bands.contains_key(&band) {
+                strangers.entry(band).or_default().push(path);
+            }
+        }
+        let named: Vec<String> = bands.keys().map(|band| band.0.to_string()).collect();
+        let warning = |(band, paths): (Band, Vec<String>)| {
+            format!(
+                "{}: {} is none of scheduling.bands ({}), so that defaults hold for it; name it there, or say in scheduling.other_bands what holds for others",
+                listed(paths.iter().map(String::as_str)),
+                band.0,
+                named.join(", ")
+            )
+        };
+        strangers.into_iter().map(warning).collect()
     }
 
     /// Says so in the log.

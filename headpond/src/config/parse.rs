@@ -93,9 +93,12 @@ impl Wrong<'_> {
                 key: Some(key),
                 location,
             } => {
-                let path = path.trim_end_matches(".?");
                 let at = place(location);
-                format!("{path}.{key}: stands here a second time; use each name once{at}")
+                let path = match path {
+                    "?" | "the file" => key.to_owned(),
+                    path => format!("{}.{key}", path.trim_end_matches(".?")),
+                };
+                format!("{path}: stands here a second time; use each name once{at}")
             }
             // Its name is not repeated: whoever writes `!TEXT` may mean the text.
             Error::UnsupportedTag { location, .. } => {

@@ -117,6 +117,78 @@ fn what_is_most_likely_not_meant_is_told_by_path() {
 }
 
 #[test]
+fn a_band_that_nobody_set_up_is_told_where_others_are() {
+    let objectives = "governance: { objectives: { fast: { band: 20 }, slow: { band: 0 } }, models: [{ name: a, context_tokens: 8, \
+                      price: { uncached: 1, output: 1 } }], tenants: [{ name: t, band: 20, projects: [{ name: p, band: 7, keys: \
+                      [{ name: k, band: -3, secret: { file: f } }] }] }] }\n";
+    let none: &[&str] = &[];
+    let told = &[
+        "governance.tenants[0].projects[0].keys[0].band: -3 is none of scheduling.bands (0, 10), so that defaults hold for it;",
+        "governance.tenants[0].projects[0].band: 7 is none of",
+        "governance.objectives.fast.band, governance.tenants[0].band: 20 is none of",
+    ][..];
+    for (scheduling, expected) in [
+        ("", none),
+        ("scheduling: { room: 3 }", none),
+        ("scheduling: { other_bands: { ttl_ms: 5 } }", none),
+        ("scheduling: { bands: [{ band: 0 }, { band: 10 }] }", told),
+        (
+            "scheduling: { bands: [{ band: 0 }, { band: 10 }], other_bands: { may_starve: true } }",
+            none,
+        ),
+        (
+            "scheduling: { bands: [{ band: 0 }, { band: 20 }, { band: 7 }, { band: -3 }] }",
+            none,
+        ),
+    ] {
+        let text = format!("{objectives}{scheduling}");
+        let warnings = File::parse(&text).and_then(File::check).expect(&text);
+        let warnings = warnings.warnings();
+        assert_eq!(warnings.len(), expected.len(), "{scheduling}: {warnings:?}");
+        for (warning, start) in warnings.iter().zip(expected) {
+            assert!(warning.starts_with(start), "{warning}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_models_is_told_unless_it_is_of_schedule_alone() {
+    let endpoints = "scheduling: { endpoints: [{ url: 'http://e:1' }] }\n";
+    for (governance, expected) in [
+        ("", 0),
+        ("governance: { tenants: [{ name: t }] }", 1),
+        ("governance: { models: [], admin_token: { file: t } }", 1),
+    ] {
+        let text = format!("{endpoints}{governance}");
+        let warnings = File::parse(&text).and_then(File::check).expect(&text);
+        let warnings = warnings.warnings();
+        assert_eq!(warnings.len(), expected, "{governance}: {warnings:?}");
+        assert!(
+            warnings
+                .iter()
+                .all(|warning| warning.starts_with("governance.models: none, so every request")),
+            "{warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn one_address_is_not_listened_on_twice() {
+    let refused =
+        "admin_listen: 127.0.0.1:8080 is not allowed; use another address than that of listen";
+    for (clients, operators, expected) in [
+        ("127.0.0.1:8080", "127.0.0.1:8080", refused),
+        ("127.0.0.1:8080", "127.0.0.1:8081", "good"),
+        ("127.0.0.1:8080", "127.0.0.2:8080", "good"),
+        ("127.0.0.1:0", "127.0.0.1:0", "good"),
+    ] {
+        let text = format!("listen: '{clients}'\nadmin_listen: '{operators}'\n");
+        assert_eq!(check(&text), expected, "{text}");
+    }
+    assert_eq!(check("admin_listen: '127.0.0.1:8080'"), "good");
+}
+
+#[test]
 fn the_files_of_keys_are_looked_into_and_nothing_of_a_secret_is_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let write = |name: &str, text: &str| {

@@ -278,6 +278,16 @@ fn another_shape_is_refused_by_path() {
             ],
         ),
         (
+            "scheduling: { room: 1 }\nscheduling: { room: 2 }\n",
+            expect!["scheduling: stands here a second time; use each name once (line 2, column 1)"],
+        ),
+        (
+            "governance: { models: [{ name: a, context_tokens: 8, name: b }] }",
+            expect![
+                "governance.models[0].name: stands here a second time; use each name once (line 1, column 54)"
+            ],
+        ),
+        (
             "scheduling: { room: &many -3, depth: *many }",
             expect![
                 "scheduling.room: -3 is not allowed; use a whole number from 0 to 4294967295 (line 1, column 27)"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use governance_context::{MicroWtu, PolicyVersion};
+use governance_context::{Band, MicroWtu, PolicyVersion};
 use governance_core::price::Unpriced;
 
 use super::file::{Number, SecretFile, TimeoutsFile};
@@ -53,6 +53,12 @@ impl Config {
 
     /// What is valid and most likely not meant: each names its field, what follows from it and what to do.
     pub fn warnings(&self) -> Vec<String> {
+        // A file of `schedule` alone says nothing here, and needs no models.
+        if self.models.iter().next().is_none() && self.version != version_of(&File::default()) {
+            return vec![
+                "governance.models: none, so every request is refused with 404 model_not_found; name the models that callers may ask for".to_owned(),
+            ];
+        }
         if self.no_price != Unpriced::Refuse {
             return Vec::new();
         }
@@ -66,6 +72,30 @@ impl Config {
                 )
             })
             .collect()
+    }
+
+    /// The bands that objectives, tenants, projects and keys name, and where they do.
+    pub fn bands(&self) -> Vec<(String, Band)> {
+        let root = Path::root("governance");
+        let mut bands = Vec::new();
+        let mut note = |band: Option<Band>, path: &Path| {
+            bands.extend(band.map(|band| (path.field("band").text().to_owned(), band)));
+        };
+        for (name, fields) in &self.objectives.named {
+            note(fields.band, &root.field("objectives").field(name.as_str()));
+        }
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            let path = root.index("tenants", index);
+            note(tenant.choice.fields.band, &path);
+            for (index, project) in tenant.projects.iter().enumerate() {
+                let path = path.index("projects", index);
+                note(project.choice.fields.band, &path);
+                for (index, key) in project.keys.iter().enumerate() {
+                    note(key.choice.fields.band, &path.index("keys", index));
+                }
+            }
+        }
+        bands
     }
 }
 

@@ -175,6 +175,11 @@ impl File {
         }
     }
 
+    /// Whether it says what holds for bands that it does not name.
+    pub fn sets_other_bands(&self) -> bool {
+        self.other_bands != BandFile::default()
+    }
+
     pub(super) fn check(self) -> Result<Config, ConfigError> {
         Ok(Config {
             pool: self
