@@ -25,16 +25,17 @@ pub(crate) struct AdminClient {
 impl AdminClient {
     pub(crate) fn new(admin: &Admin) -> anyhow::Result<Self> {
         let token = match &admin.admin_token_file {
+            // The path is not repeated: it may be the token itself.
             Some(path) => Some(
                 std::fs::read_to_string(path)
-                    .with_context(|| format!("cannot read the admin token in {}", path.display()))?
+                    .context("--admin-token-file: cannot read the file it names; give the path of a file with the token in it")?
                     .trim()
                     .to_owned(),
             ),
             None => None,
         };
         Ok(Self {
-            url: admin.admin_url.trim_end_matches('/').to_owned(),
+            url: admin.admin_url.clone(),
             token,
         })
     }

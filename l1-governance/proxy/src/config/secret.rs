@@ -14,14 +14,17 @@ pub enum SecretSource {
     Env(String),
 }
 
-/// A secret is not where the configuration says.
+/// A secret is not where the configuration says. The place is not told: whoever wrote the secret itself there does not
+/// want to read it in a log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{at}: cannot read the secret from {place}: {why}; put it there, or name another place")]
+#[error(
+    "{at}: cannot read the secret from the {place} that is named here: {why}; put it there, or name another one"
+)]
 pub struct SecretError {
     /// The field that names the place.
     pub at: String,
-    /// Where it should be.
-    pub place: String,
+    /// What kind of place it is.
+    pub place: &'static str,
     /// What is wrong.
     pub why: String,
 }
@@ -29,13 +32,15 @@ pub struct SecretError {
 impl SecretSource {
     /// The secret, without space around it; `at` is the field, for the message.
     pub fn read(&self, at: &str) -> Result<String, SecretError> {
-        let (place, found) = match self {
+        let (field, place, found) = match self {
             Self::File(path) => (
-                path.display().to_string(),
+                "file",
+                "file",
                 std::fs::read_to_string(path).map_err(|error| error.to_string()),
             ),
             Self::Env(name) => (
-                format!("the environment variable {name}"),
+                "env",
+                "environment variable",
                 std::env::var(name).map_err(|error| match error {
                     VarError::NotPresent => "it is not set".to_owned(),
                     // The error itself would repeat it.
@@ -49,7 +54,7 @@ impl SecretSource {
             Err(why) => why,
         };
         Err(SecretError {
-            at: at.to_owned(),
+            at: format!("{at}.{field}"),
             place,
             why,
         })
