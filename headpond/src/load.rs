@@ -28,7 +28,7 @@ pub(crate) async fn run(options: Load) -> anyhow::Result<ExitCode> {
     let ready = options.ready_file.as_deref().map(Ready::read).transpose()?;
     let plan = plan(&options, ready.as_ref())?;
     let report = match &options.rehearse {
-        Some(file) => drive::rehearse(plan, &rehearsal::scenario(&options, file)?)?,
+        Some(file) => drive::rehearse(plan, rehearsal::scenario(&options, file)?)?,
         None => drive::run(plan, &target(&options, ready.as_ref())?, progress(&options)).await?,
     };
     if options.json {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use pool_simulator::Scenario;
 
 use crate::cli::Load;
@@ -14,11 +14,6 @@ pub(super) fn scenario(options: &Load, file: &Path) -> anyhow::Result<Scenario> 
     let scheduling = checked
         .with_context(|| format!("in {}", file.display()))?
         .scheduling;
-    ensure!(
-        scheduling.flow.flow_quotas.is_empty(),
-        "scheduling.quota.flows: quotas of single tenants cannot be rehearsed; leave them out of {}",
-        file.display()
-    );
     Ok(Scenario {
         profile: options.profile.parse().context("--profile")?,
         engines: options.engines,

@@ -79,9 +79,26 @@ fn the_table_has_a_line_for_each_tenant_and_band() {
         "{table}"
     );
     assert!(
-        table.contains("2 groups for 20 s to 1 engines on virtual time"),
+        table.contains("2 groups for 20 s to 1 engine on virtual time"),
         "{table}"
     );
+}
+
+#[test]
+fn a_rehearsal_keeps_to_the_quota_of_a_tenant() {
+    let quota = "{ quota: { flows: { web: { wtu_per_s: 1, over: refuse } } } }";
+    let (_kept, file) = file(quota);
+    let group = |name: &str| format!("{name} rate=2 prompt=100 output=10");
+    let (web, other) = (group("web"), group("other"));
+    let groups = ["--group", &web, "--group", &other, "--duration", "10"];
+    let table = stdout(&[&groups[..], &["--rehearse", &file]].concat());
+    let line = |name: &str| {
+        let start = format!("{:<10}{name}:", "tenant");
+        let line = table.lines().find(|line| line.starts_with(&start));
+        line.unwrap_or_else(|| panic!("no line of {name}:\n{table}"))
+    };
+    assert!(line("other").contains("refused 0 "), "{table}");
+    assert!(!line("web").contains("refused 0 "), "{table}");
 }
 
 #[test]
@@ -124,17 +141,12 @@ fn a_crowd_is_sent_with_the_keys_of_its_tenants() {
 #[test]
 fn what_cannot_be_sent_or_rehearsed_is_refused_by_name() {
     let (_kept, good) = file("{}");
-    let (_kept, quotas) = file("{ quota: { flows: { web: { wtu_per_s: 5 } } } }");
     let group = "a rate=1 prompt=100 output=10";
     for (arguments, named) in [
         (&["--group", "a rate=1", "--rehearse", &good][..], "--group"),
         (
             &["--group", group, "--rehearse", "nowhere.yaml"],
             "nowhere.yaml",
-        ),
-        (
-            &["--group", group, "--rehearse", &quotas],
-            "scheduling.quota.flows",
         ),
         (
             &["--group", group, "--rehearse", &good, "--blackout", "9..3"],

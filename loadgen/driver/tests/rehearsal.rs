@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use engine_model::Profile;
-use governance_context::Band;
+use governance_context::{Band, FairnessId};
 use loadgen::drive::{
     self, Api, Bounds, Crowd, Delivery, Group, OutputLength, Plan, Progress, RehearsalError, Slo,
     Tenant, Traffic,
 };
 use loadgen::engine::{EngineConfig, SimEngine};
 use pool_simulator::{Load, Offer, Scenario, replay};
-use scheduler_core::flow::Refuse;
+use scheduler_core::flow::{OverQuota, Quota, QuotaRate, Refuse};
 use scheduler_core::{Policy, Targets};
 use workload::Planned;
 
@@ -85,7 +85,7 @@ fn offer(planned: Planned) -> Offer {
 fn a_rehearsal_tells_what_the_simulator_counts() {
     let outcome = replay(&scenario(), &Load::new(crowd().map(offer)));
     let expected = outcome.figures();
-    let report = drive::rehearse(plan(), &scenario()).expect("a plan for virtual time");
+    let report = drive::rehearse(plan(), scenario()).expect("a plan for virtual time");
     let figures = report.figures.as_ref().expect("valid");
     assert!(
         expected.goodput < 0.9 && expected.jain < 0.9999,
@@ -121,6 +121,38 @@ fn a_rehearsal_tells_what_the_simulator_counts() {
 }
 
 #[test]
+fn a_quota_of_one_tenant_holds_for_that_tenant() {
+    let refused = |name: &str| {
+        let mut scenario = scenario();
+        let quota = Quota {
+            in_flight_wtu: None,
+            rate: Some(QuotaRate {
+                wtu_per_s: 1,
+                burst_wtu: 1,
+            }),
+            over: OverQuota::Refuse,
+        };
+        let name = FairnessId::new(name).expect("a name");
+        scenario.flow.flow_quotas.insert(name, quota);
+        let report = drive::rehearse(plan(), scenario).expect("a plan for virtual time");
+        let of_quota = report.refused.get("429 over_quota").copied();
+        let figures = report.figures.expect("valid");
+        let completed = figures.tenants["documents"].completed;
+        (
+            of_quota.unwrap_or(0),
+            completed,
+            figures.tenants["documents"].offered,
+        )
+    };
+    let (count, completed, offered) = refused("documents");
+    assert!(
+        count > 0 && completed <= 2 && offered > 2,
+        "{count} {completed} {offered}"
+    );
+    assert_eq!(refused("somebody").0, 0);
+}
+
+#[test]
 fn what_virtual_time_does_not_have_is_refused() {
     let cancels = Plan {
         cancel: 0.5,
@@ -134,7 +166,7 @@ fn what_virtual_time_does_not_have_is_refused() {
         (cancels, RehearsalError::Cancels),
         (fast, RehearsalError::Speed),
     ] {
-        assert_eq!(drive::rehearse(plan, &scenario()), Err(expected));
+        assert_eq!(drive::rehearse(plan, scenario()), Err(expected));
     }
 }
 

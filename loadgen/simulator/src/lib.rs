@@ -18,4 +18,4 @@ pub use figures::{Drops, Figures, Quantiles};
 pub use load::{Load, Offer};
 pub use outcome::{End, Outcome, Record};
 pub use scenario::Scenario;
-pub use simulation::replay;
+pub use simulation::{flow_of, replay};

@@ -81,6 +81,11 @@ pub fn replay(scenario: &Scenario, load: &Load) -> Outcome {
     simulation.finish()
 }
 
+/// The flow of the tenant with this number.
+pub fn flow_of(tenant: u32) -> FairnessId {
+    FairnessId::new(format!("tenant-{tenant}")).expect("a short name")
+}
+
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario, load: &'a Load) -> Self {
         let config = scenario.pool_config();
@@ -91,13 +96,11 @@ impl<'a> Simulation<'a> {
         };
         let schedulers = scenario.schedulers.max(1);
         let tenants = load.entries.iter().map(|entry| entry.tenant + 1).max();
-        let fairness =
-            |tenant: u32| FairnessId::new(format!("tenant-{tenant}")).expect("a short name");
         Self {
             scenario,
             load,
             model: Arc::from("model"),
-            tenants: (0..tenants.unwrap_or(0)).map(fairness).collect(),
+            tenants: (0..tenants.unwrap_or(0)).map(flow_of).collect(),
             schedulers: (0..schedulers)
                 .map(|number| Scheduler::new(scenario, &config, number, model.num_blocks))
                 .collect(),

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use governance_context::Band;
+use governance_context::{Band, FairnessId};
 use inference_wire::usage::Usage;
-use pool_simulator::{Offer, Record, Scenario, replay};
+use pool_simulator::{Offer, Record, Scenario, flow_of, replay};
 use scheduler_core::Targets;
+use scheduler_core::flow::Quota;
 
 use super::outcome::{Answer, End, Failure, Outcome};
 use super::report::Report;
@@ -24,20 +25,24 @@ pub enum RehearsalError {
 }
 
 /// Replays the load. Of the plan, models, API and bounds mean nothing here; networks and the process itself take no time.
-pub fn rehearse(mut plan: Plan, scenario: &Scenario) -> Result<Report, RehearsalError> {
+pub fn rehearse(mut plan: Plan, mut scenario: Scenario) -> Result<Report, RehearsalError> {
     if plan.cancel > 0.0 {
         return Err(RehearsalError::Cancels);
     }
     if plan.speed.total_cmp(&1.0).is_ne() {
         return Err(RehearsalError::Speed);
     }
-    let where_to = format!("{} engines on virtual time", scenario.engines);
+    let where_to = match scenario.engines {
+        1 => "1 engine on virtual time".to_owned(),
+        engines => format!("{engines} engines on virtual time"),
+    };
     let mut tally = Tally::new(&plan, where_to);
     let (offers, tenants) = offers(&mut plan);
     let last = offers
         .last()
         .map_or(Duration::ZERO, |offer| offer.planned.at);
-    let outcome = replay(scenario, &pool_simulator::Load::new(offers));
+    scenario.flow.flow_quotas = quotas(&scenario.flow.flow_quotas, &tenants);
+    let outcome = replay(&scenario, &pool_simulator::Load::new(offers));
     for record in &outcome.records {
         let tenant = &tenants[record.tenant as usize];
         let outcome = outcome_of(record, tenant);
@@ -76,6 +81,15 @@ fn offers(plan: &mut Plan) -> (Vec<Offer>, Vec<Tenant>) {
         });
     }
     (offers, tenants)
+}
+
+/// Quotas by the names that flows have on virtual time. A tenant is one flow in each of its bands there as well.
+fn quotas(named: &BTreeMap<FairnessId, Quota>, tenants: &[Tenant]) -> BTreeMap<FairnessId, Quota> {
+    let quota = |(number, tenant): (u32, &Tenant)| {
+        let (_, quota) = named.iter().find(|(id, _)| id.as_str() == tenant.name)?;
+        Some((flow_of(number), quota.clone()))
+    };
+    (0..).zip(tenants).filter_map(quota).collect()
 }
 
 fn outcome_of(record: &Record, tenant: &Tenant) -> Outcome {
