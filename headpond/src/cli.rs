@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::simulate::Simulate;
+use crate::{client, config};
 
 /// An inference-pool scheduler for private GPU clusters.
 ///
@@ -90,10 +91,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     /// Where clients connect; port 0 takes any free one [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::listen_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Where operators connect: metrics, decisions, keys [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::listen_address)]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Where the ledger and the generated keys live; without it they end with the process
     #[arg(long, value_name = "DIR")]
@@ -160,10 +161,10 @@ pub(crate) struct Schedule {
 #[derive(Args)]
 pub(crate) struct Serve {
     /// Where clients connect; overrides the file [default: 127.0.0.1:8080, `schedule`: 8081]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::listen_address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Where operators connect; overrides the file [default: 127.0.0.1:9090, `schedule`: 9091]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::listen_address)]
     pub(crate) admin_listen: Option<SocketAddr>,
     /// Written, atomically, once requests are served
     #[arg(long, value_name = "PATH")]
@@ -176,7 +177,7 @@ pub(crate) struct Serve {
 #[derive(Args)]
 pub(crate) struct Engine {
     /// Where it listens; port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000", value_parser = config::listen_address)]
     pub(crate) listen: SocketAddr,
     /// Which GPU it imitates: 70b-8xh100, 70b-8xa100, 8b-a100, 32b-2xh100
     #[arg(long, value_name = "NAME", default_value = "8b-a100")]
@@ -284,7 +285,8 @@ pub(crate) struct Admin {
         long,
         value_name = "URL",
         env = "HEADPOND_ADMIN_URL",
-        default_value = "http://127.0.0.1:9090"
+        default_value = "http://127.0.0.1:9090",
+        value_parser = client::admin_url
     )]
     pub(crate) admin_url: String,
     /// A file with the admin token, or with a key of role `lead` (`headpond up` without --config

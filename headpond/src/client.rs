@@ -16,6 +16,14 @@ use crate::cli::Admin;
 const LARGEST_ANSWER: usize = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// An address of the admin listener as it was given: an option, or a variable that may be there and say nothing.
+pub(crate) fn admin_url(text: &str) -> Result<String, &'static str> {
+    match text.trim().trim_end_matches('/') {
+        "" => Err("it is empty; give http://HOST:PORT, or unset HEADPOND_ADMIN_URL"),
+        url => Ok(url.to_owned()),
+    }
+}
+
 /// Where the admin listener is, and what opens it.
 pub(crate) struct AdminClient {
     url: String,

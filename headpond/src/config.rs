@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli;
 
 mod parse;
+pub(crate) use parse::listen_address;
 pub(crate) mod template;
 #[cfg(test)]
 mod tests;

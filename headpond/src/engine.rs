@@ -6,6 +6,7 @@ use loadgen::engine::{ControlPath, EngineConfig, SimEngine, Task, Vocabulary};
 
 use crate::cli::Engine;
 use crate::shutdown::Shutdown;
+use crate::usage::Usage;
 
 /// What several engines have in common.
 #[derive(Clone, Copy)]
@@ -16,10 +17,12 @@ pub(crate) struct Hardware {
 
 impl Hardware {
     pub(crate) fn parse(profile: &str, speed: f64) -> anyhow::Result<Self> {
-        let profile = profile.parse().context("--profile")?;
+        let profile = profile.parse().context(Usage::new("--profile"))?;
         ensure!(
             speed.is_finite() && (0.01..=10_000.0).contains(&speed),
-            "--speed: {speed} is not allowed; use a number from 0.01 to 10000"
+            Usage::new(format!(
+                "--speed: {speed} is not allowed; use a number from 0.01 to 10000"
+            ))
         );
         Ok(Self { profile, speed })
     }
@@ -37,7 +40,10 @@ impl Hardware {
 pub(crate) async fn run(options: Engine) -> anyhow::Result<()> {
     let shutdown = Shutdown::listen()?;
     let hardware = Hardware::parse(&options.profile, options.speed)?;
-    let vocabulary: Vocabulary = options.vocabulary.parse().context("--vocabulary")?;
+    let vocabulary: Vocabulary = options
+        .vocabulary
+        .parse()
+        .context(Usage::new("--vocabulary"))?;
     let config = EngineConfig {
         listen: options.listen,
         vocabulary,

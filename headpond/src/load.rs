@@ -19,7 +19,9 @@ use workload::{
 };
 
 use crate::cli::Load;
+use crate::counted::counted;
 use crate::ready::Ready;
+use crate::usage::Usage;
 
 /// What a run ends with whose figures would mislead.
 const INVALID: u8 = 3;
@@ -53,12 +55,12 @@ fn progress(options: &Load) -> Progress {
 
 fn target(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Target> {
     let url = options.url.as_ref().or(ready.map(|ready| &ready.url));
-    let url = url.context("give --url or --ready-file")?;
-    url.parse().context("--url")
+    let url = url.context(Usage::new("give --url or --ready-file"))?;
+    url.parse().context(Usage::new("--url"))
 }
 
 fn plan(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Plan> {
-    let profile: Profile = options.profile.parse().context("--profile")?;
+    let profile: Profile = options.profile.parse().context(Usage::new("--profile"))?;
     let (name, traffic) = if options.group.is_empty() {
         let (name, schedule) = schedule(options)?;
         let traffic = Traffic::Mixed {
@@ -86,11 +88,17 @@ fn plan(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Plan> {
 
 fn crowd(options: &Load, ready: Option<&Ready>) -> anyhow::Result<(String, Traffic)> {
     let groups = options.group.iter().map(|group| group.parse());
-    let groups: Vec<Group> = groups.collect::<Result<_, _>>().context("--group")?;
+    let groups: Vec<Group> = groups
+        .collect::<Result<_, _>>()
+        .context(Usage::new("--group"))?;
     let duration = Duration::from_secs(options.duration);
-    let crowd = Crowd::new(&groups, duration, options.seed).context("--group")?;
+    let crowd = Crowd::new(&groups, duration, options.seed).context(Usage::new("--group"))?;
     let tenants = senders::of_groups(&groups, options, ready)?;
-    let name = format!("{} groups for {} s", groups.len(), options.duration);
+    let name = format!(
+        "{} for {} s",
+        counted(groups.len() as u64, "group"),
+        options.duration
+    );
     Ok((name, Traffic::Crowd { crowd, tenants }))
 }
 
@@ -100,7 +108,9 @@ fn models(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Mix<String>> 
         ([], Some(first)) => vec![first],
         // Virtual time has one model, whatever it is called.
         ([], None) if options.rehearse.is_some() => vec!["demo".to_owned()],
-        ([], None) => bail!("give --model or --ready-file: which model to ask for"),
+        ([], None) => bail!(Usage::new(
+            "give --model or --ready-file: which model to ask for"
+        )),
         (given, _) => given.to_vec(),
     };
     Ok(Mix::new(models.into_iter().map(|model| (model, 1)))?)
@@ -113,7 +123,7 @@ fn schedule(options: &Load) -> anyhow::Result<(String, Schedule)> {
     };
     let (name, arrivals, requests) = if let Some(trace) = &options.trace {
         let (trace_name, trace, jitter) = trace_named(trace)?;
-        let factor = Factor::new(options.factor).context("--factor")?;
+        let factor = Factor::new(options.factor).context(Usage::new("--factor"))?;
         let name = format!("{trace_name} × {}", factor.get());
         (
             name,
@@ -121,7 +131,7 @@ fn schedule(options: &Load) -> anyhow::Result<(String, Schedule)> {
             Requests::Trace(Arc::new(trace)),
         )
     } else {
-        let rate = Rate::new(options.rate).context("--rate")?;
+        let rate = Rate::new(options.rate).context(Usage::new("--rate"))?;
         let generated = Generated {
             input: lengths(options.prompt_tokens, "--prompt-tokens")?,
             output: lengths(options.output_tokens, "--output-tokens")?,
@@ -141,7 +151,7 @@ fn schedule(options: &Load) -> anyhow::Result<(String, Schedule)> {
 }
 
 fn lengths(tokens: u32, flag: &str) -> anyhow::Result<Lengths> {
-    tokens.to_string().parse().with_context(|| flag.to_owned())
+    tokens.to_string().parse().context(Usage::new(flag))
 }
 
 /// A built-in trace, or a file in the same format.
@@ -152,7 +162,8 @@ fn trace_named(name: &str) -> anyhow::Result<(String, Trace, Duration)> {
     };
     let path = Path::new(name);
     if !path.exists() {
-        return Err(unknown).with_context(|| format!("--trace: {name} is no file either"));
+        return Err(unknown)
+            .with_context(|| Usage::new(format!("--trace: {name} is no file either")));
     }
     let text =
         std::fs::read_to_string(path).with_context(|| format!("--trace: cannot read {name}"))?;

@@ -23,6 +23,7 @@ mod silent;
 mod simulate;
 mod top;
 mod up;
+mod usage;
 mod why;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
 use cli::{Cli, Command};
+use usage::Usage;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -39,7 +41,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("headpond: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<Usage>() {
+                Some(_) => ExitCode::from(usage::STATUS),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::reload::Reload;
 use crate::schedule;
 use crate::shutdown::Shutdown;
 use crate::silent;
+use crate::usage::Usage;
 use banner::Engines;
 
 mod banner;
@@ -189,7 +190,8 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         None if simulate => embedded::file(data, &[Served::simulated()])?,
         None => {
             // What is no address is not asked, and not called an engine that does not answer.
-            endpoints(discovered.iter().map(discover::Engine::endpoint)).context("--endpoint")?;
+            endpoints(discovered.iter().map(discover::Engine::endpoint))
+                .context(Usage::new("--endpoint"))?;
             discovered = discover::engines(&options.endpoint).await?;
             embedded::file(data, &discover::models(&discovered))?
         }
@@ -200,11 +202,11 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     if let Some(policy) = &options.policy {
         checked.scheduling.policy = policy
             .parse()
-            .map_err(|error| anyhow::anyhow!("--policy: {error}"))?;
+            .map_err(|error| Usage::new(format!("--policy: {error}")))?;
     }
     if !options.endpoint.is_empty() {
-        checked.scheduling.endpoints =
-            endpoints(discovered.iter().map(discover::Engine::endpoint))?;
+        checked.scheduling.endpoints = endpoints(discovered.iter().map(discover::Engine::endpoint))
+            .context(Usage::new("--endpoint"))?;
     }
     let engines = if simulate {
         simulated::engines(&options.simulation, &mut checked).await?
@@ -239,12 +241,14 @@ fn kind(options: &Up, file: Option<&File>) -> anyhow::Result<Engines> {
     }
     ensure!(
         !asked,
-        "--engines, --profile, --speed and --slow are for simulated engines, and {} names real ones",
-        if named {
-            "the configuration file"
-        } else {
-            "--endpoint"
-        }
+        Usage::new(format!(
+            "--engines, --profile, --speed and --slow are for simulated engines, and {} names real ones",
+            if named {
+                "the configuration file"
+            } else {
+                "--endpoint"
+            }
+        ))
     );
     Ok(Engines::Real)
 }

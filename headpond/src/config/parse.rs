@@ -12,6 +12,7 @@ use super::File;
 #[cfg(test)]
 mod tests;
 
+const ADDRESS: &str = "an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
 /// Longer values are cut where they are quoted.
 const LONGEST_VALUE: usize = 80;
 /// Longer paths have a name in them that is no field of ours.
@@ -40,10 +41,14 @@ pub(super) fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Socke
     let Some(text) = Option::<String>::deserialize(from)? else {
         return Ok(None);
     };
-    let allowed = "an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
     text.parse()
         .map(Some)
-        .map_err(|_| D::Error::custom(allowed))
+        .map_err(|_| D::Error::custom(ADDRESS))
+}
+
+/// The same as an option.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("use {ADDRESS}"))
 }
 
 /// A text that is no configuration, and the field at which that showed.

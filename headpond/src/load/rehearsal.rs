@@ -7,6 +7,7 @@ use pool_simulator::Scenario;
 
 use crate::cli::Load;
 use crate::config::File;
+use crate::usage::Usage;
 
 /// The policy and the flow control of a file, in front of engines of the profile that the targets are judged by.
 pub(super) fn scenario(options: &Load, file: &Path) -> anyhow::Result<Scenario> {
@@ -15,7 +16,7 @@ pub(super) fn scenario(options: &Load, file: &Path) -> anyhow::Result<Scenario> 
         .with_context(|| format!("in {}", file.display()))?
         .scheduling;
     Ok(Scenario {
-        profile: options.profile.parse().context("--profile")?,
+        profile: options.profile.parse().context(Usage::new("--profile"))?,
         engines: options.engines,
         refuse: scheduling.flow.other_bands.refuse,
         flow: scheduling.flow,
@@ -33,9 +34,9 @@ fn blackout(text: &str) -> anyhow::Result<(f64, f64)> {
     bounds()
         .filter(|(from, until): &(f64, f64)| *from >= 0.0 && until > from)
         .with_context(|| {
-            format!(
+            Usage::new(format!(
                 "--blackout: {text:?} is not allowed; write FROM..UNTIL in seconds, such as 30..40"
-            )
+            ))
         })
 }
 

@@ -5,7 +5,9 @@ use loadgen::drive::{ApiKey, Group, Tenant};
 use workload::Mix;
 
 use crate::cli::Load;
+use crate::counted::counted;
 use crate::ready::Ready;
+use crate::usage::Usage;
 
 /// The keys given, or those of the ready file, in turn by chance; without any, nobody.
 pub(super) fn mixed(options: &Load, ready: Option<&Ready>) -> anyhow::Result<Mix<Tenant>> {
@@ -34,9 +36,11 @@ pub(super) fn of_groups(
     let keys = &options.key;
     ensure!(
         keys.is_empty() || keys.len() == groups.len(),
-        "--key: {} for {} groups; give one for each --group, in the same order, or none",
-        keys.len(),
-        groups.len()
+        Usage::new(format!(
+            "--key: {} for {}; give one for each --group, in the same order, or none",
+            keys.len(),
+            counted(groups.len() as u64, "group")
+        ))
     );
     let tenant = |(place, group): (usize, &Group)| {
         let key = match (keys.get(place), ready) {
@@ -54,10 +58,10 @@ fn key_of<'a>(name: &str, ready: &'a Ready) -> anyhow::Result<&'a String> {
     let tenant = tenants.iter().find(|tenant| tenant.name == name);
     let tenant = tenant.with_context(|| {
         let names: Vec<&str> = tenants.iter().map(|tenant| tenant.name.as_str()).collect();
-        format!(
+        Usage::new(format!(
             "--group: the ready file has no tenant {name:?}; it has {}",
             names.join(", ")
-        )
+        ))
     })?;
     Ok(&tenant.key)
 }

@@ -9,6 +9,7 @@ use workload::Factor;
 
 use super::options::{RefuseWhom, Simulate};
 use super::source::Source;
+use crate::usage::Usage;
 
 /// Beyond this, generated workloads have more users than anybody has memory.
 pub(super) const MOST_LOAD: f64 = 50.0;
@@ -53,7 +54,7 @@ impl Variant {
 impl Plan {
     pub(super) fn check(options: &Simulate) -> anyhow::Result<Self> {
         let policies = policies(&options.policy)?;
-        let profile: Profile = options.profile.parse().context("--profile")?;
+        let profile: Profile = options.profile.parse().context(Usage::new("--profile"))?;
         Ok(Self {
             load: options.load.as_deref().map(load).transpose()?,
             variants: variants(&policies, options.refuse)?,
@@ -76,7 +77,9 @@ impl Plan {
 fn load(text: &str) -> anyhow::Result<Factor> {
     match text.parse() {
         Ok(factor) if Factor::get(factor) <= MOST_LOAD => Ok(factor),
-        _ => bail!("--load: {text:?} is out of range; give a number above 0 and up to {MOST_LOAD}"),
+        _ => bail!(Usage::new(format!(
+            "--load: {text:?} is out of range; give a number above 0 and up to {MOST_LOAD}"
+        ))),
     }
 }
 
@@ -87,7 +90,7 @@ fn policies(names: &[String]) -> anyhow::Result<Vec<Policy>> {
     }
     let mut policies = Vec::new();
     for name in names {
-        let policy: Policy = name.trim().parse().context("--policy")?;
+        let policy: Policy = name.trim().parse().context(Usage::new("--policy"))?;
         if !policies.contains(&policy) {
             policies.push(policy);
         }
@@ -99,7 +102,9 @@ fn policies(names: &[String]) -> anyhow::Result<Vec<Policy>> {
 fn variants(policies: &[Policy], refuse: Option<RefuseWhom>) -> anyhow::Result<Vec<Variant>> {
     let plans = |policy: Policy| policy == Policy::Planned;
     if refuse == Some(RefuseWhom::Doomed) && !policies.iter().any(|policy| plans(*policy)) {
-        bail!("--refuse doomed: only planned knows what is doomed; name it in --policy");
+        bail!(Usage::new(
+            "--refuse doomed: only planned knows what is doomed; name it in --policy"
+        ));
     }
     let mut variants = Vec::new();
     for &policy in policies {

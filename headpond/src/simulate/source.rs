@@ -12,6 +12,8 @@ use workload::{
     Arrivals, Factor, Limits, Planned, Population, Requests, Schedule, Trace, spread_tenants,
 };
 
+use crate::usage::Usage;
+
 /// A trace of so many bytes has tens of millions of requests.
 const MOST_BYTES: u64 = 1 << 30;
 /// What the table of policies is measured with.
@@ -70,7 +72,10 @@ impl Source {
         }
         let path = Path::new(name);
         if !path.exists() {
-            bail!("--trace: {name:?} is neither a file nor one of {}", names());
+            bail!(Usage::new(format!(
+                "--trace: {name:?} is neither a file nor one of {}",
+                names()
+            )));
         }
         Ok(Self {
             name: name.to_owned(),

@@ -7,6 +7,7 @@ use scheduler_proxy::config::EndpointFile;
 use crate::cli::Simulation;
 use crate::config::Checked;
 use crate::engine::Hardware;
+use crate::usage::Usage;
 
 /// Starts simulated engines for the models of the configuration, and tells the scheduler what to expect of them.
 pub(super) async fn engines(
@@ -56,7 +57,9 @@ fn slow_factor(simulation: &Simulation) -> anyhow::Result<f64> {
     let slow = simulation.slow.unwrap_or(3.0);
     ensure!(
         slow.is_finite() && (1.0..=1_000.0).contains(&slow),
-        "--slow: {slow} is not allowed; use a number from 1 to 1000"
+        Usage::new(format!(
+            "--slow: {slow} is not allowed; use a number from 1 to 1000"
+        ))
     );
     Ok(slow)
 }

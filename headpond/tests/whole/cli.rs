@@ -93,6 +93,10 @@ const WRONG: &[(&str, &[&str])] = &[
         "scheduler_url: 'http://l2:8081/v1'",
         &["scheduler_url", "http://host:port"],
     ),
+    (
+        "listen: 127.0.0.1:8080\nadmin_listen: 127.0.0.1:8080",
+        &["admin_listen", "127.0.0.1:8080", "listen"],
+    ),
     ("", NOTHING),
     ("# nothing yet\n", NOTHING),
     ("---\n", NOTHING),
@@ -242,12 +246,95 @@ fn the_example_configuration_is_valid_once_its_secrets_exist() {
 #[test]
 fn flags_for_simulated_engines_are_refused_beside_real_ones() {
     let output = run(headpond().args(["up", "--endpoint", "http://127.0.0.1:9", "--engines", "5"]));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(
         text(&output.stderr).contains("--engines"),
         "{}",
         text(&output.stderr)
     );
+}
+
+/// A command line that is wrong, and what the message must name.
+const WRONG_USAGE: &[(&[&str], &[&str])] = &[
+    (&["up", "--no-such-option"], &["--no-such-option"]),
+    (&["up", "--policy", "fastest"], &["--policy", "fastest"]),
+    (
+        &["up", "--listen", "8080"],
+        &["--listen", "8080", "127.0.0.1:8080", "[::1]:8080"],
+    ),
+    (
+        &["schedule", "--config", "f", "--admin-listen", "localhost:1"],
+        &["--admin-listen", "127.0.0.1:8080"],
+    ),
+    (
+        &["engine", "--listen", ":8000"],
+        &["--listen", "127.0.0.1:8080"],
+    ),
+    (&["up", "--speed", "0"], &["--speed", "0.01 to 10000"]),
+    (&["up", "--slow", "0"], &["--slow", "1 to 1000"]),
+    (&["up", "--endpoint", "https://e:1"], &["--endpoint", "TLS"]),
+    (&["engine", "--profile", "b200"], &["--profile", "b200"]),
+    (&["simulate", "--load", "-1"], &["--load", "-1"]),
+    (&["simulate", "--policy", "best"], &["--policy", "best"]),
+    (&["simulate", "--trace", "none"], &["--trace", "none"]),
+    (
+        &["load", "--url", "http://127.0.0.1:9", "--rate", "0"],
+        &["--rate"],
+    ),
+    (&["load", "--url", "http://127.0.0.1:9"], &["--model"]),
+    (&["load", "--url", "nowhere", "--model", "m"], &["--url"]),
+    (&["top", "--admin-url", ""], &["--admin-url", "empty"]),
+];
+
+#[test]
+fn a_wrong_command_line_ends_with_two_whoever_finds_it() {
+    for (line, names) in WRONG_USAGE {
+        let output = run(headpond().args(*line));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {told}");
+        for name in *names {
+            assert!(told.contains(name), "{line:?} does not name {name}: {told}");
+        }
+    }
+    let empty = run(headpond()
+        .args(["top", "--once"])
+        .env("HEADPOND_ADMIN_URL", ""));
+    let told = text(&empty.stderr);
+    assert_eq!(empty.status.code(), Some(2), "{told}");
+    assert!(told.contains("unset HEADPOND_ADMIN_URL"), "{told}");
+}
+
+#[test]
+fn a_secret_in_the_place_of_its_path_is_not_repeated() {
+    let site = Site::new(&[("acme", "[]")]);
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    for (name, field) in [
+        (
+            "secret",
+            "governance.tenants[0].projects[0].keys[0].secret.file",
+        ),
+        ("admin_token", "governance.admin_token.file"),
+        ("installation_secret", "governance.installation_secret.file"),
+    ] {
+        let file = |path: &str| format!(" {name}: {{ file: {path}");
+        let good = file(&site.path().display().to_string());
+        assert!(written.contains(&good), "{written}");
+        let wrong = written.replace(&good, &file("very-secret"));
+        let file = site.write("wrong.yaml", &wrong);
+        let output = run(headpond()
+            .args(["up", "--engines", "1", "--listen", "127.0.0.1:0"])
+            .args(["--admin-listen", "127.0.0.1:0", "--config"])
+            .arg(&file));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(field), "{told}");
+        assert!(!told.contains("very-secret"), "{told}");
+    }
+    let mut list = headpond();
+    list.args(["key", "list", "--admin-token-file", "very-secret"]);
+    let told = text(&run(&mut list).stderr);
+    assert!(told.contains("--admin-token-file"), "{told}");
+    assert!(!told.contains("very-secret"), "{told}");
 }
 
 #[test]

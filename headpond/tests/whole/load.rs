@@ -171,7 +171,7 @@ fn what_cannot_be_sent_or_rehearsed_is_refused_by_name() {
                 "--key",
                 "b",
             ],
-            "--key: 2 for 1 groups",
+            "--key: 2 for 1 group;",
         ),
         (
             &["--url", "http://127.0.0.1:1", "--engines", "2"],
