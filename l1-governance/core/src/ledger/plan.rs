@@ -71,7 +71,7 @@ impl Ledger {
     ) -> Result<(), Shortage> {
         let policy = &self.policies[head.index()];
         let standing = policy.standing(self.now);
-        let asked = policy.asked(reservation);
+        let asks = policy.asks(reservation);
         let mut leg = |policy, amount| {
             legs.push(PlannedLeg {
                 policy,
@@ -79,36 +79,26 @@ impl Ledger {
                 amount,
             });
         };
-        if standing.limit.is_none() || asked == 0 {
-            leg(head, asked.min(MAX_AMOUNT));
+        if standing.limit.is_none() || asks.most == 0 {
+            leg(head, asks.most.min(MAX_AMOUNT));
             return Ok(());
         }
         let room = policy.room(self.now, &standing);
-        if asked <= room.left && asked <= MAX_AMOUNT {
-            leg(head, asked);
+        if asks.most <= room.left && asks.most <= MAX_AMOUNT {
+            leg(head, asks.most);
             return Ok(());
         }
-        let least = policy.least(reservation);
         let Some(target) = policy.overflow else {
-            return Err(shortage(
-                id,
-                policy,
-                &standing,
-                asked,
-                room.fits(least),
-                room,
-            ));
+            return Err(policy.shortage(id, &standing, asks, room));
         };
         let top_up = &self.policies[target.index()];
         let top_up_standing = top_up.standing(self.now);
         let top_up_room = top_up.room(self.now, &top_up_standing);
-        let rest = asked - asked.min(room.left);
-        if rest > top_up_room.left || asked > MAX_AMOUNT {
-            let both = room.with(top_up_room);
-            let fits = both.fits(least);
-            return Err(shortage(id, top_up, &top_up_standing, asked, fits, both));
+        let rest = asks.most - asks.most.min(room.left);
+        if rest > top_up_room.left || asks.most > MAX_AMOUNT {
+            return Err(top_up.shortage(id, &top_up_standing, asks, room.with(top_up_room)));
         }
-        leg(head, asked - rest);
+        leg(head, asks.most - rest);
         leg(target, rest);
         Ok(())
     }
@@ -125,7 +115,7 @@ impl Ledger {
         let heads = policies.filter(|no| !self.policies[no.index()].is_target);
         let leg = |no: &PolicyNo| {
             let policy = &self.policies[no.index()];
-            let asked = policy.asked(reservation).min(MAX_AMOUNT);
+            let asked = policy.asks(reservation).most.min(MAX_AMOUNT);
             let amount = match policy.row.spec.tier {
                 Tier::B => asked,
                 Tier::D => asked.min(policy.room(self.now, &policy.standing(self.now)).left),
@@ -227,22 +217,25 @@ impl Ledger {
     }
 }
 
-impl Policy {
-    fn asked(&self, reservation: &Reservation) -> u64 {
-        let amounts = match self.row.spec.tier {
-            Tier::B => &reservation.estimate,
-            Tier::D => &reservation.largest,
-        };
-        amounts.in_unit(self.row.spec.unit)
-    }
+/// What a reservation asks of a policy.
+#[derive(Debug, Clone, Copy)]
+struct Asks {
+    most: u64,
+    /// What it can be lowered to: only a hard cap has its requests lowered.
+    least: u64,
+}
 
-    /// The least that `asked` can be lowered to: only a hard cap has its requests lowered.
-    fn least(&self, reservation: &Reservation) -> u64 {
-        let amounts = match self.row.spec.tier {
-            Tier::B => &reservation.estimate,
-            Tier::D => &reservation.least,
+impl Policy {
+    fn asks(&self, reservation: &Reservation) -> Asks {
+        let (most, least) = match self.row.spec.tier {
+            Tier::B => (&reservation.estimate, &reservation.estimate),
+            Tier::D => (&reservation.largest, &reservation.least),
         };
-        amounts.in_unit(self.row.spec.unit)
+        let unit = self.row.spec.unit;
+        Asks {
+            most: most.in_unit(unit),
+            least: least.in_unit(unit),
+        }
     }
 
     fn room(&self, now: UnixMs, standing: &Standing) -> Room {
@@ -259,6 +252,24 @@ impl Policy {
             left: u64::try_from(standing.available()).unwrap_or(0),
             without_holds: whole.saturating_sub(standing.used.saturating_add(standing.debt)),
             whole,
+        }
+    }
+
+    fn shortage(&self, id: &AccountId, standing: &Standing, asks: Asks, room: Room) -> Shortage {
+        Shortage {
+            account: id.clone(),
+            policy: self.row.spec.name.clone(),
+            tier: self.row.spec.tier,
+            unit: self.row.spec.unit,
+            window: standing.span,
+            limit: standing.limit.unwrap_or(0),
+            used: standing.used,
+            held: standing.held,
+            debt: standing.debt,
+            asked: asks.most,
+            available: room.left.min(MAX_AMOUNT),
+            resets_at: (standing.span.end != UnixMs::FOREVER).then_some(standing.span.end),
+            fits: room.fits(asks.least),
         }
     }
 }
@@ -292,30 +303,5 @@ impl Room {
         } else {
             Fits::Lowered
         }
-    }
-}
-
-fn shortage(
-    id: &AccountId,
-    policy: &Policy,
-    standing: &Standing,
-    asked: u64,
-    fits: Fits,
-    room: Room,
-) -> Shortage {
-    Shortage {
-        account: id.clone(),
-        policy: policy.row.spec.name.clone(),
-        tier: policy.row.spec.tier,
-        unit: policy.row.spec.unit,
-        window: standing.span,
-        limit: standing.limit.unwrap_or(0),
-        used: standing.used,
-        held: standing.held,
-        debt: standing.debt,
-        asked,
-        available: room.left.min(MAX_AMOUNT),
-        resets_at: (standing.span.end != UnixMs::FOREVER).then_some(standing.span.end),
-        fits,
     }
 }
