@@ -44,15 +44,7 @@ impl<S: Scheduler> Governance<S> {
         B::Error: Into<BoxError>,
     {
         let (head, body) = request.into_parts();
-        if self.shared.is_draining() {
-            let fault = Fault::new(Code::ShuttingDown).retry_after_ms(1000);
-            return Err(Refused::from(fault).closing());
-        }
-        if is_ambiguous(&head) {
-            let what =
-                "The request states its length twice, as content-length and as transfer-encoding";
-            return Err(Refused::what(Code::InvalidRequest, what).closing());
-        }
+        self.takes(&head)?;
         exchange.record.client_request_id =
             headers::client_request_id(&head.headers).map(str::to_owned);
         if cors::is_preflight(&head.method, &head.headers) {
@@ -89,6 +81,20 @@ impl<S: Scheduler> Governance<S> {
         let raw = self.read(&head.headers, body, &mut place).await?;
         let admitted = admission::admit(exchange, &principal, route, &head.headers, &raw).await?;
         Ok(Judged::Admitted(Box::new(admitted)))
+    }
+
+    /// Whether anything is taken, and this request, before anybody asks whose it is.
+    fn takes(&self, head: &http::request::Parts) -> Result<(), Refused> {
+        if self.shared.is_draining() {
+            let fault = Fault::new(Code::ShuttingDown).retry_after_ms(1000);
+            return Err(Refused::from(fault).closing());
+        }
+        if is_ambiguous(head) {
+            let what =
+                "The request states its length twice, as content-length and as transfer-encoding";
+            return Err(Refused::what(Code::InvalidRequest, what).closing());
+        }
+        Ok(())
     }
 
     pub(crate) fn authenticate(
