@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use engine_telemetry::{Scraper, Target};
+use engine_telemetry::Scraper;
 use governance_context::{AttemptId, Context, RequestId, Verifier, Work};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use hyper::body::Incoming;
 use inference_wire::route::{Route, route};
 use scheduler_core::flow::FlowConfig;
-use scheduler_core::{EndpointId, EndpointSpec, Input, Pool, PoolConfig, PoolSnapshot};
+use scheduler_core::{EndpointId, Input, PoolSnapshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -21,15 +21,20 @@ use crate::body::Body;
 use crate::call::Call;
 use crate::config::{self, Config};
 use crate::dispatcher::Dispatcher;
-use crate::heard::{self, Heard};
+use crate::heard::Heard;
 use crate::metrics::Metrics;
 use crate::models;
 use crate::patience::{self, Board};
 use crate::peers::{PeerKey, Peers};
-use crate::probe;
 use crate::records::Records;
 use crate::trust::{Expected, Rejection, Trust};
 use crate::upstream::{ConnectionLimits, Upstream};
+
+mod start;
+
+pub(crate) use start::boxed;
+
+use start::Chores;
 
 /// After the drain limit, time for cut answers to say so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -80,44 +85,18 @@ impl SchedulerProxy {
             .iter()
             .map(|endpoint| Endpoint::new(endpoint, &config))
             .collect();
-        let metrics = Arc::new(Metrics::new(&config.endpoints));
-        let pool = Pool::new(pool_config(&config), seed);
-        let (dispatcher, wanted) = Dispatcher::new(pool, endpoints.len());
-        for (id, endpoint) in ids(&config) {
-            let spec = EndpointSpec {
-                models: endpoint.models.clone(),
-                ..EndpointSpec::new(id, &endpoint.name)
-            };
-            dispatcher.feed(Input::EndpointUp(spec));
-        }
-        let until_stop = |task: Task| {
-            tasks.spawn(stop.clone().run_until_cancelled_owned(task));
+        let (dispatcher, wanted) = start::dispatcher(&config, seed);
+        let chores = Chores {
+            config: &config,
+            endpoints: &endpoints,
+            dispatcher: &dispatcher,
+            metrics: &Arc::new(Metrics::new(&config.endpoints)),
+            board: &Arc::new(Board::new()),
+            tasks: &tasks,
         };
-        let timeouts = config.timeouts;
-        until_stop(boxed(Arc::clone(&dispatcher).keep_time()));
-        until_stop(boxed(
-            Arc::clone(&dispatcher).keep_limits(timeouts.first_output, timeouts.silence),
-        ));
-        until_stop(boxed(close_idle(
-            Arc::clone(&endpoints),
-            timeouts.idle_connection,
-        )));
-        until_stop(boxed(probe::run(
-            Arc::clone(&dispatcher),
-            Arc::clone(&endpoints),
-            Arc::clone(&metrics),
-            wanted,
-            timeouts.hung_silence,
-            tasks.clone(),
-        )));
-        for index in 0..endpoints.len() {
-            until_stop(boxed(heard::listen(Arc::clone(&endpoints), index)));
-        }
-        let board = Arc::new(Board::new());
-        until_stop(boxed(
-            Arc::clone(&board).keep(Arc::clone(&dispatcher), config.comments.every),
-        ));
-        let scraper = scrape(&config, &dispatcher, &metrics, &endpoints, &tasks);
+        chores.begin(wanted, &stop);
+        let scraper = chores.scrape();
+        let (metrics, board) = (Arc::clone(chores.metrics), Arc::clone(chores.board));
         Self(Arc::new(Shared {
             trust: Trust::new(config.pool.clone(), config.untrusted),
             records: Records::new(config.records),
@@ -312,96 +291,5 @@ impl Endpoint {
             probe_model: endpoint.models.first().cloned(),
             heard: Heard::new(endpoint),
         }
-    }
-}
-
-fn ids(config: &Config) -> impl Iterator<Item = (EndpointId, &config::Endpoint)> {
-    (0..).map(EndpointId).zip(&config.endpoints)
-}
-
-fn pool_config(config: &Config) -> PoolConfig {
-    let mut pool = PoolConfig {
-        policy: config.policy,
-        flow: config.flow.clone(),
-        ..PoolConfig::default()
-    };
-    pool.engine.room = config.room;
-    pool.engine.depth = config.depth;
-    pool.engine.prefill_rate = config.profile.peak_prefill;
-    pool.engine.batch_tokens = config.profile.batched_tokens;
-    pool.residency.default_capacity_tokens = config.profile.kv_tokens;
-    pool.peers.every = (!config.peers.urls.is_empty()).then_some(config.peers.interval);
-    pool.health.hang_floor = config.timeouts.hang_floor;
-    pool
-}
-
-fn scrape(
-    config: &Config,
-    dispatcher: &Arc<Dispatcher>,
-    metrics: &Arc<Metrics>,
-    endpoints: &Arc<[Endpoint]>,
-    tasks: &TaskTracker,
-) -> Scraper {
-    let targets = ids(config)
-        .map(|(id, endpoint)| {
-            Target::new(id, &endpoint.metrics.to_string()).expect("a checked address has a page")
-        })
-        .collect();
-    let (dispatcher, metrics) = (Arc::clone(dispatcher), Arc::clone(metrics));
-    let endpoints = Arc::clone(endpoints);
-    Scraper::spawn(tasks, config.scrape, targets, move |endpoint, result| {
-        endpoints[endpoint.0 as usize].heard.scraped(&result);
-        dispatcher.feed(match result {
-            Ok(observation) => Input::Observed {
-                endpoint,
-                observation,
-            },
-            Err(error) => {
-                tracing::debug!(endpoint = endpoint.0, %error, "metrics page not read");
-                metrics.endpoint(endpoint.0 as usize).scrape_failures.inc();
-                Input::ScrapeFailed { endpoint }
-            }
-        });
-    })
-}
-
-async fn close_idle(endpoints: Arc<[Endpoint]>, limit: Duration) {
-    loop {
-        tokio::time::sleep((limit / 4).max(Duration::from_millis(10))).await;
-        for endpoint in &*endpoints {
-            endpoint.upstream.expire_idle();
-        }
-    }
-}
-
-pub(crate) type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
-pub(crate) fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
-    Box::pin(task)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn settings_of_engines_arrive_at_the_pool() {
-        let file = serde_json::from_value(serde_json::json!({
-            "policy": "random",
-            "room": 3,
-            "engine": {"depth": 2},
-            "timeouts": {"hang_floor_ms": 1234},
-            "profile": {"peak_prefill_tokens_per_s": 777.0, "kv_tokens": 5555, "max_batched_tokens": 64},
-            "queue": {"no_endpoint_ttl_ms": 9},
-        }))
-        .expect("a section");
-        let pool = pool_config(&Config::check(file).expect("allowed values"));
-        assert_eq!(pool.policy, scheduler_core::Policy::Random);
-        assert_eq!((pool.engine.room, pool.engine.depth), (3, 2));
-        assert!((pool.engine.prefill_rate - 777.0).abs() < 1e-9);
-        assert_eq!(pool.engine.batch_tokens, 64);
-        assert_eq!(pool.residency.default_capacity_tokens, 5555);
-        assert_eq!(pool.health.hang_floor, Duration::from_millis(1234));
-        assert_eq!(pool.flow.no_endpoint_ttl, Duration::from_millis(9));
     }
 }
