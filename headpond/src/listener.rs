@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -52,38 +52,17 @@ pub(crate) async fn serve<H, F, B>(
     B: http_body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // A peer that closes its side has left: governance cancels an attempt this way.
-        .header_read_timeout(HEADER_PATIENCE)
-        .half_close(false);
-    builder.http2().timer(TokioTimer::new());
+    let server = server();
     let graceful = GracefulShutdown::new();
     let connections = TaskTracker::new();
-    loop {
-        let stream = tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            },
-        };
-        // Small answers must not wait for the acknowledgement of the one before.
-        let _ = stream.set_nodelay(true);
+    while let Some(stream) = stop.run_until_cancelled(accept(&listener)).await {
         let handler = handler.clone();
         let service = service_fn(move |request| {
             let answer = handler(request);
             async move { Ok::<_, Infallible>(answer.await) }
         });
         let connection = graceful.watch(
-            builder
+            server
                 .serve_connection(TokioIo::new(stream), service)
                 .into_owned(),
         );
@@ -99,5 +78,34 @@ pub(crate) async fn serve<H, F, B>(
         .is_err()
     {
         tracing::warn!("the drain limit has passed: cutting open connections");
+    }
+}
+
+fn server() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // A peer that closes its side has left: governance cancels an attempt this way.
+        .header_read_timeout(HEADER_PATIENCE)
+        .half_close(false);
+    builder.http2().timer(TokioTimer::new());
+    builder
+}
+
+/// The next connection, whatever goes wrong in between.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Small answers must not wait for the acknowledgement of the one before.
+                let _ = stream.set_nodelay(true);
+                return stream;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
 }
