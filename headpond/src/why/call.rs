@@ -150,62 +150,67 @@ fn render_attempt(text: &mut String, call: &Value, attempt: &Value) {
 
 /// Why it went when it went.
 fn render_turn(text: &mut String, call: &Value, turn: &Value) {
-    let seconds = |name: &str| turn.get(name).and_then(Value::as_f64).unwrap_or_default();
-    let is = |name: &str| turn.get(name).and_then(Value::as_bool) == Some(true);
-    let mut told = match seconds("slack_s") {
+    line(text, "turn", Some(&rested_on(call, turn)));
+    for because in reasons(call, turn) {
+        line(text, "because", Some(&because));
+    }
+}
+
+/// What the turn of a request rested on.
+fn rested_on(call: &Value, turn: &Value) -> String {
+    let when = match float(turn, "slack_s") {
         late if late < 0.0 => format!("{:.3} s after its first token was wanted", -late),
         slack => format!("{slack:.3} s before its first token was wanted"),
     };
     // WTU are those of the price book; the scheduler counts in proportions of its own.
-    let uncached = call
-        .pointer("/uncached_wtu")
-        .and_then(Value::as_f64)
-        .filter(|wtu| *wtu > 0.0)
-        .unwrap_or(1.0);
-    let _ = write!(
-        told,
-        ", {:.0} ms per token promised, {:.0} output tokens expected, its flow charged as for {:.0} uncached prompt tokens",
-        seconds("tpot_s") * 1e3,
-        seconds("expected_output"),
-        seconds("charged_wtu") / uncached,
-    );
-    line(text, "turn", Some(&told));
-    let passed = turn
-        .get("passed")
-        .and_then(Value::as_u64)
-        .unwrap_or_default();
-    let own = number_text(call, "/band");
-    let waited_in = number_text(turn, "/band");
-    for (holds, sentence) in [
-        (
-            waited_in != own && waited_in != "-",
-            format!("waiting raised it from band {own} to band {waited_in}"),
-        ),
-        (
-            is("by_share"),
-            "it went before higher bands: its own had not had its share".to_owned(),
-        ),
-        (
-            is("overloaded"),
-            "not everybody could be served in time: tenants went by what they had had".to_owned(),
-        ),
-        (
-            passed > 0,
-            format!(
-                "it was held back while {} went where it could have gone",
-                counted(passed, "later request")
-            ),
-        ),
-        (
-            seconds("misses") >= 0.005,
-            format!(
-                "it was expected to cost {:.2} targets of running streams",
-                seconds("misses")
-            ),
-        ),
-    ] {
-        line(text, "because", holds.then_some(sentence).as_deref());
+    let uncached = match float(call, "uncached_wtu") {
+        wtu if wtu > 0.0 => wtu,
+        _ => 1.0,
+    };
+    format!(
+        "{when}, {:.0} ms per token promised, {:.0} output tokens expected, its flow charged as for {:.0} uncached prompt tokens",
+        float(turn, "tpot_s") * 1e3,
+        float(turn, "expected_output"),
+        float(turn, "charged_wtu") / uncached,
+    )
+}
+
+/// What was out of the ordinary.
+fn reasons(call: &Value, turn: &Value) -> Vec<String> {
+    let is = |name: &str| turn.get(name).and_then(Value::as_bool) == Some(true);
+    let (own, waited_in) = (number_text(call, "/band"), number_text(turn, "/band"));
+    let passed = number(turn, "/passed").unwrap_or_default();
+    let misses = float(turn, "misses");
+    let mut reasons = Vec::new();
+    if waited_in != own && waited_in != "-" {
+        reasons.push(format!(
+            "waiting raised it from band {own} to band {waited_in}"
+        ));
     }
+    if is("by_share") {
+        reasons.push("it went before higher bands: its own had not had its share".to_owned());
+    }
+    if is("overloaded") {
+        reasons.push(
+            "not everybody could be served in time: tenants went by what they had had".to_owned(),
+        );
+    }
+    if passed > 0 {
+        reasons.push(format!(
+            "it was held back while {} went where it could have gone",
+            counted(passed, "later request")
+        ));
+    }
+    if misses >= 0.005 {
+        reasons.push(format!(
+            "it was expected to cost {misses:.2} targets of running streams"
+        ));
+    }
+    reasons
+}
+
+fn float(value: &Value, name: &str) -> f64 {
+    value.get(name).and_then(Value::as_f64).unwrap_or_default()
 }
 
 /// What an endpoint would have cost, in seconds, and what that rests on.
