@@ -13,14 +13,15 @@ const FLOWS: usize = 12;
 /// A pool and its rates. Every line ends with a line break.
 pub(super) fn render(url: &str, pool: &Value, rates: &Rates) -> String {
     let mut text = String::with_capacity(4 << 10);
-    head(&mut text, url, pool, rates);
+    head(&mut text, url, pool);
+    per_second(&mut text, rates);
     endpoints(&mut text, list(pool, "/state/endpoints"));
     bands(&mut text, list(pool, "/state/bands"));
     flows(&mut text, pool);
     text
 }
 
-fn head(text: &mut String, url: &str, pool: &Value, rates: &Rates) {
+fn head(text: &mut String, url: &str, pool: &Value) {
     let state = &pool["state"];
     let _ = writeln!(
         text,
@@ -54,6 +55,9 @@ fn head(text: &mut String, url: &str, pool: &Value, rates: &Rates) {
             None => String::new(),
         },
     );
+}
+
+fn per_second(text: &mut String, rates: &Rates) {
     // From zero: a sum of nothing is a negative zero.
     let refused: f64 = rates.refused.values().fold(0.0, |sum, rate| sum + rate);
     let codes: String = rates
