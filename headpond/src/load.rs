@@ -1,7 +1,10 @@
 //! `headpond load`: arguments to a plan, the report to a table or JSON.
 
+mod options;
 mod rehearsal;
 mod senders;
+
+pub(crate) use options::Load;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +21,6 @@ use workload::{
     Arrivals, Factor, Generated, Lengths, Limits, Mix, Rate, Requests, Schedule, Trace,
 };
 
-use crate::cli::Load;
 use crate::counted::counted;
 use crate::ready::Ready;
 use crate::usage::Usage;

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use pool_simulator::Scenario;
 
-use crate::cli::Load;
+use super::Load;
 use crate::config::File;
 use crate::usage::Usage;
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use loadgen::drive::{ApiKey, Group, Tenant};
 use workload::Mix;
 
-use crate::cli::Load;
+use super::Load;
 use crate::counted::counted;
 use crate::ready::Ready;
 use crate::usage::Usage;
