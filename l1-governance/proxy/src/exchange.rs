@@ -274,19 +274,19 @@ impl Exchange {
 
     /// An error is the answer, or the end of it.
     pub(crate) fn refused(&mut self, refused: &Refused) {
-        let code = match &refused.engine {
-            Some(engine) => engine.reason(),
-            None => refused.fault.code,
+        let fault = &refused.fault;
+        let (code, message, what_to_do) = if let Some(engine) = &refused.engine {
+            let code = engine.reason();
+            (code, engine.message().to_owned(), code.fact().how)
+        } else {
+            (fault.code, fault.message(), fault.advice())
         };
         let status = self.sent_or(refused.status().as_u16());
         self.answered(status, code.as_str());
         self.record.refusal = Some(RefusalNote {
             code: code.as_str(),
-            message: match &refused.engine {
-                Some(engine) => engine.message().to_owned(),
-                None => refused.fault.message(),
-            },
-            what_to_do: code.fact().how,
+            message,
+            what_to_do,
         });
     }
 

@@ -134,6 +134,11 @@ impl Answer {
         headers
     }
 
+    /// What to do about it: the message ends with it.
+    pub fn advice(&self) -> &'static str {
+        self.how.unwrap_or_else(|| self.code.fact().how)
+    }
+
     /// What happened, when to try again and what to do.
     pub fn message(&self) -> String {
         let fact = self.code.fact();
@@ -161,7 +166,7 @@ impl Answer {
             let _ = write!(message, " Please try again in {}.", seconds(ms));
         }
         message.push(' ');
-        message.push_str(self.how.unwrap_or(fact.how));
+        message.push_str(self.advice());
         message
     }
 

@@ -143,9 +143,11 @@ async fn what_is_held_is_waited_for_and_not_the_end_of_the_window() {
             );
             assert_eq!(refused.header("x-should-retry"), "true");
             assert_eq!(refused.header("retry-after"), "5");
-            let message = refused.json()["error"]["message"].to_string();
-            assert!(message.contains("not settled"), "{message}");
             let record = rig.record(&refused);
+            let noted = record.refusal.as_ref().expect("a refusal");
+            assert!(noted.message.contains("not settled"), "{}", noted.message);
+            assert_eq!(refused.json()["error"]["message"], noted.message);
+            assert!(noted.message.ends_with(noted.what_to_do));
             let told = record.limits.last().expect("the limit that refused");
             assert_eq!(told.used, 0);
             assert!(told.held > 0 && Some(told.held) == told.limit, "{told:?}");
