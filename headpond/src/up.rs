@@ -199,15 +199,7 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let mut checked = file.check()?;
     checked.serves_something()?;
-    if let Some(policy) = &options.policy {
-        checked.scheduling.policy = policy
-            .parse()
-            .map_err(|error| Usage::new(format!("--policy: {error}")))?;
-    }
-    if !options.endpoint.is_empty() {
-        checked.scheduling.endpoints = endpoints(discovered.iter().map(discover::Engine::endpoint))
-            .context(Usage::new("--endpoint"))?;
-    }
+    override_by(options, &discovered, &mut checked.scheduling)?;
     let engines = if simulate {
         simulated::engines(&options.simulation, &mut checked).await?
     } else {
@@ -222,6 +214,24 @@ async fn settle(options: &Up, data: &DataDir) -> anyhow::Result<Settled> {
         engines,
         reload,
     })
+}
+
+/// What the command line says counts, whatever the file says.
+fn override_by(
+    options: &Up,
+    discovered: &[discover::Engine],
+    scheduling: &mut Scheduling,
+) -> anyhow::Result<()> {
+    if let Some(policy) = &options.policy {
+        scheduling.policy = policy
+            .parse()
+            .map_err(|error| Usage::new(format!("--policy: {error}")))?;
+    }
+    if !discovered.is_empty() {
+        scheduling.endpoints = endpoints(discovered.iter().map(discover::Engine::endpoint))
+            .context(Usage::new("--endpoint"))?;
+    }
+    Ok(())
 }
 
 /// Whether there are real engines, and if not, whether somebody wanted simulated ones.
