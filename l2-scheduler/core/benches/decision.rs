@@ -188,6 +188,7 @@ fn decisions(policy: Policy, pairs: usize) {
                 output_tokens,
             };
             pool.handle(now, news);
+            while pool.poll_output().is_some() {}
         }
         while let Some((booking, since)) = flight.front().copied()
             && now.seconds_since(since) > 20.0

@@ -16,7 +16,7 @@ use governance_context::{Band, FairnessId};
 use scheduler_core::flow::{BandConfig, FlowConfig, Limits, Refuse};
 use scheduler_core::{
     AttemptEnd, BookingId, EndpointId, EndpointLoad, EndpointSpec, Extent, Input, LoadVector,
-    Output, PeerId, Pool, PoolConfig, Request, RequestKey, Targets, Timestamp,
+    Observation, Output, PeerId, Pool, PoolConfig, Request, RequestKey, Targets, Timestamp,
 };
 
 fn main() {
@@ -158,6 +158,7 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
                 output_tokens,
             };
             pool.handle(now, news);
+            while pool.poll_output().is_some() {}
         }
         let clock = Instant::now();
         pool.handle_timeout(now);
@@ -213,6 +214,9 @@ fn hear(endpoints: u32, peers: u64) {
     for round in 0..2_000 * peers {
         let (turn, peer) = (round / peers, PeerId(round % peers));
         now.0 += 20_000_000 / peers;
+        if round % (50 * peers) == 0 {
+            scrape(&mut pool, now, endpoints);
+        }
         let news = load((round * 7919 % u64::from(endpoints)) as u32);
         let (extent, loads) = if turn % 5 == 0 {
             (Extent::Whole, (0..endpoints).map(load).collect())
@@ -227,6 +231,7 @@ fn hear(endpoints: u32, peers: u64) {
         let kind = usize::from(extent == Extent::Changed);
         let clock = Instant::now();
         pool.handle(now, Input::PeerLoad { peer, vector });
+        while pool.poll_output().is_some() {}
         times[kind].push(clock.elapsed().as_secs_f64());
         if pool.poll_timeout().is_some_and(|at| at <= now) {
             let clock = Instant::now();
@@ -241,6 +246,25 @@ fn hear(endpoints: u32, peers: u64) {
     println!("  hear news of one endpoint       {news}");
     println!("  a turn among wholes             {after_whole}");
     println!("  a turn among news               {after_news}");
+}
+
+/// Every engine says that it is there.
+fn scrape(pool: &mut Pool, now: Timestamp, endpoints: u32) {
+    for id in 0..endpoints {
+        let endpoint = EndpointId(id);
+        let observation = Observation {
+            waiting: Some(0),
+            running: Some(5),
+            kv_use: Some(0.1),
+            ..Observation::default()
+        };
+        let news = Input::Observed {
+            endpoint,
+            observation,
+        };
+        pool.handle(now, news);
+        while pool.poll_output().is_some() {}
+    }
 }
 
 fn request(key: u64, fairness: FairnessId, prompt_tokens: u64) -> Request {
@@ -284,7 +308,17 @@ impl Times {
                 .copied()
                 .unwrap_or(f64::NAN)
         };
-        Self(at(50) * 1e6, at(99) * 1e6)
+        {
+            eprintln!(
+                "   p75 {:.1} p90 {:.1} p95 {:.1} p98 {:.1} max {:.1}",
+                at(75) * 1e6,
+                at(90) * 1e6,
+                at(95) * 1e6,
+                at(98) * 1e6,
+                times[times.len() - 1] * 1e6
+            );
+            Self(at(50) * 1e6, at(99) * 1e6)
+        }
     }
 }
 

@@ -25,8 +25,10 @@ use crate::TieBreak;
 pub(crate) const HOLD: f64 = 0.1;
 /// Seconds a missed target is worth.
 pub(crate) const MISS_S: f64 = 3.0;
-/// Before a prefill that would make streams miss their targets, its engine may be left to decode for so many seconds,
-pub(crate) const RESTS_S: [f64; 5] = [0.25, 0.5, 1.0, 1.5, 2.5];
+/// Before a prefill that would make streams miss their targets, its engine may be left to decode for so many seconds: first
+/// the short rests are weighed, then the long ones, if they may be worth it,
+pub(crate) const SHORT_RESTS_S: [f64; 2] = [0.25, 0.5];
+pub(crate) const LONG_RESTS_S: [f64; 3] = [1.0, 1.5, 2.5];
 /// at so many seconds of cost for each of them.
 pub(crate) const REST_PRICE: f64 = 3.0;
 /// Streams then gain this part of what they would if nobody were sent there meanwhile.

@@ -116,6 +116,8 @@ struct Class {
     /// What the plan goes by: the calibration as of lately.
     model: StepModel,
     applied_at: Option<Timestamp>,
+    /// Endpoints from this index on still have to hear of that.
+    untold: Option<u32>,
     /// First tokens seen of its engines.
     first_tokens: u32,
 }
@@ -127,22 +129,26 @@ impl Class {
             calibration: Calibration::new(first),
             model: first,
             applied_at: None,
+            untold: None,
             first_tokens: 0,
         }
     }
 
-    /// Lets the plan know what was learned, if that is worth it and it was not told for `pause`. True when it was told.
-    fn apply_lessons(&mut self, now: Timestamp, pause: Duration) -> bool {
+    /// Lets the plan know what was learned, if that is worth it, it was not told for `pause`, and every endpoint has heard
+    /// of what it was told then.
+    fn apply_lessons(&mut self, now: Timestamp, pause: Duration) {
         let learned = self.calibration.model();
         let is_due = match self.applied_at {
             None => true,
-            Some(at) => now.since(at) >= pause && learned.differs(&self.model),
+            Some(at) => {
+                self.untold.is_none() && now.since(at) >= pause && learned.differs(&self.model)
+            }
         };
         if is_due {
             self.model = *learned;
             self.applied_at = Some(now);
+            self.untold = Some(0);
         }
-        is_due
     }
 }
 
@@ -262,6 +268,7 @@ impl Pool {
         let output = self.outputs.pop_front().or_else(|| self.tell(self.now));
         if output.is_none() {
             self.store_ended();
+            self.keep_up(self.now);
         }
         output
     }

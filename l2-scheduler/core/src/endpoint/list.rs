@@ -43,6 +43,16 @@ impl Endpoints {
         }
     }
 
+    /// Whether [`Endpoints::take_moved`] would say so.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
+    /// How many may have changed.
+    pub(crate) fn changed(&self) -> usize {
+        self.changed.len()
+    }
+
     /// Whether indices mean others than when this was asked last.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)

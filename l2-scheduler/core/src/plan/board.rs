@@ -1,5 +1,7 @@
 //! Every endpoint as the plan sees it, kept from turn to turn: what did not change is not looked at again.
 
+use std::ops::Range;
+
 use wide::f32x4;
 
 use super::costs::Costs;
@@ -109,15 +111,23 @@ impl Board {
         self.pack(index);
     }
 
-    /// What was learned of a class of engines changes what their spots say.
-    pub(crate) fn relearn(&mut self, class: u32, model: StepModel) {
-        for index in 0..self.spots.len() {
+    /// What was learned of a class of engines changes what their spots say: those of a `part`. Where the next part begins,
+    /// if there is one.
+    pub(crate) fn relearn(
+        &mut self,
+        class: u32,
+        model: StepModel,
+        part: Range<u32>,
+    ) -> Option<u32> {
+        let end = self.spots.len().min(part.end as usize);
+        for index in part.start as usize..end {
             if self.spots[index].class == class {
                 self.spots[index].relearn(model);
                 self.bearings[index].forget();
                 self.pack(index as u32);
             }
         }
+        (end < self.spots.len()).then_some(part.end)
     }
 
     fn pack(&mut self, index: u32) {

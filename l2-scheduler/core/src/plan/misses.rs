@@ -4,7 +4,7 @@ use governance_context::Band;
 use wide::{f32x4, u32x4};
 
 use super::four::{LANES, prudent_s};
-use super::{Ask, HOLD, MISS_S, REST_GAIN, REST_PRICE, RESTS_S, Spot};
+use super::{Ask, HOLD, LONG_RESTS_S, MISS_S, REST_GAIN, REST_PRICE, SHORT_RESTS_S, Spot};
 use crate::peers::SLACK_OF_BUCKET;
 use crate::{BookingId, Timestamp};
 
@@ -46,31 +46,89 @@ impl Stream {
     }
 }
 
-/// A prefill beside streams.
-#[derive(Clone, Copy, Debug)]
-struct Stall {
-    /// Seconds of what is queued before it, and of it.
-    seconds: [f64; 2],
-    /// Steps of the same: each still yields a token.
-    steps: [f64; 2],
-}
-
-impl Stall {
-    /// Net seconds that a stream which wants a token every `tpot_s` stands still: before it, and for it.
-    fn of(&self, tpot_s: f64) -> [f64; 2] {
-        let net = |at: usize| (self.seconds[at] - tpot_s * self.steps[at]).max(0.0);
-        [net(0), net(1)]
-    }
-}
+/// Whoever has at least so many seconds to spare feels hardly any prefill.
+const MUCH_TO_SPARE_S: f64 = 4.0;
+/// Whoever is behind by so many times what it will make up for misses its target, whatever comes.
+const LOST: f64 = 18.0;
 
 /// What streams can bear: weighed for many requests, so kept in a form that takes few steps each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bearing {
-    streams: Vec<Four>,
+    /// Those that a prefill may cost their target.
+    near: Streams,
+    /// Those with much to spare, and how much the least of them has.
+    far: Streams,
+    far_s: f64,
     /// As of when, for which band, and with which part of the time taken by prefills; nothing if they are others by now.
     known: Option<(Timestamp, Band, f64)>,
-    /// The last moment at which a stall was weighed, the seconds and steps queued there then, and the misses they cause.
-    queued: Option<(Timestamp, [f64; 2])>,
+}
+
+impl Bearing {
+    /// The streams, or their engine, are not what they were.
+    pub(super) fn forget(&mut self) {
+        self.known = None;
+    }
+
+    /// What streams can bear for a request of the band of `ask`: no band waits for the sake of lower ones. Prefills of others
+    /// will go on taking their part of the time.
+    pub(super) fn renew(&mut self, spot: &Spot, streams: &[Stream], ask: &Ask) {
+        let wanted = (ask.band, ask.utilisation);
+        if self
+            .known
+            .is_some_and(|(_, band, part)| (band, part) == wanted)
+        {
+            return;
+        }
+        self.known = Some((spot.now, ask.band, ask.utilisation));
+        self.near.clear();
+        self.far.clear();
+        self.far_s = f64::INFINITY;
+        // Even undisturbed decoding is too slow for some: no prefill can cost them their target.
+        let counts = |stream: &&Stream| spot.step_s < stream.tpot_s && stream.band >= ask.band.0;
+        for stream in streams.iter().filter(counts) {
+            let slack_s = stream.slack(spot.now, spot.step_s);
+            let gain_s = gain_s(stream.tpot_s, spot.step_s, ask.utilisation);
+            let haste = haste(gain_s, stream.expected);
+            let rate = stream.slack_rate(spot.step_s);
+            if slack_s >= MUCH_TO_SPARE_S {
+                self.far_s = self.far_s.min(slack_s);
+                self.far.push(stream.tpot_s, slack_s, rate, haste);
+            } else if -slack_s * haste < LOST {
+                self.near.push(stream.tpot_s, slack_s, rate, haste);
+            }
+        }
+    }
+
+    /// Expected number of streams that miss their target for a stall at `now`, and would not have without it: behind what is
+    /// `queued`, in seconds and steps, for each of several prefills of as many steps, the longest first.
+    fn misses<const N: usize>(
+        &mut self,
+        now: Timestamp,
+        queued: [f64; 2],
+        prefills_s: [f64; N],
+        steps: f64,
+    ) -> [f64; N] {
+        let since = self.known.map_or(now, |(since, ..)| since);
+        let passed_s = now.seconds_since(since);
+        let mut misses = self.near.misses(passed_s, queued, prefills_s, steps);
+        // Nobody loses more than a second with every second.
+        if queued[0] + prefills_s[0] > self.far_s - passed_s {
+            let far = self.far.misses(passed_s, queued, prefills_s, steps);
+            for (misses, far) in misses.iter_mut().zip(far) {
+                *misses += far;
+            }
+        }
+        misses
+    }
+}
+
+/// Streams, packed by fours.
+#[derive(Clone, Debug, Default)]
+struct Streams {
+    fours: Vec<Four>,
+    count: usize,
+    /// When a stall was last weighed, in seconds, the seconds and steps queued there then, and the misses they cause.
+    queued: Option<(f64, [f64; 2])>,
     before: f32,
 }
 
@@ -95,59 +153,42 @@ const NOBODY: Four = Four {
     behind: f32x4::MIN,
 };
 
-impl Bearing {
-    /// The streams, or their engine, are not what they were.
-    pub(super) fn forget(&mut self) {
-        self.known = None;
-    }
-
-    /// What streams can bear for a request of the band of `ask`: no band waits for the sake of lower ones. Prefills of others
-    /// will go on taking their part of the time.
-    pub(super) fn renew(&mut self, spot: &Spot, streams: &[Stream], ask: &Ask) {
-        let wanted = (ask.band, ask.utilisation);
-        if self
-            .known
-            .is_some_and(|(_, band, part)| (band, part) == wanted)
-        {
-            return;
-        }
-        self.known = Some((spot.now, ask.band, ask.utilisation));
+impl Streams {
+    fn clear(&mut self) {
+        self.fours.clear();
+        self.count = 0;
         self.queued = None;
-        self.streams.clear();
-        // Even undisturbed decoding is too slow for some: no prefill can cost them their target.
-        let counts = |stream: &&Stream| spot.step_s < stream.tpot_s && stream.band >= ask.band.0;
-        for (at, stream) in streams.iter().filter(counts).enumerate() {
-            let lane = at % LANES;
-            if lane == 0 {
-                self.streams.push(NOBODY);
-            }
-            let Some(four) = self.streams.last_mut() else {
-                continue;
-            };
-            let gain_s = gain_s(stream.tpot_s, spot.step_s, ask.utilisation);
-            four.tpot_s.as_mut_array()[lane] = stream.tpot_s as f32;
-            four.slack_s.as_mut_array()[lane] = stream.slack(spot.now, spot.step_s) as f32;
-            four.slack_rate.as_mut_array()[lane] = stream.slack_rate(spot.step_s) as f32;
-            four.haste.as_mut_array()[lane] = haste(gain_s, stream.expected) as f32;
+    }
+
+    fn push(&mut self, tpot_s: f64, slack_s: f64, slack_rate: f64, haste: f64) {
+        let lane = self.count % LANES;
+        if lane == 0 {
+            self.fours.push(NOBODY);
+        }
+        self.count += 1;
+        if let Some(four) = self.fours.last_mut() {
+            four.tpot_s.as_mut_array()[lane] = tpot_s as f32;
+            four.slack_s.as_mut_array()[lane] = slack_s as f32;
+            four.slack_rate.as_mut_array()[lane] = slack_rate as f32;
+            four.haste.as_mut_array()[lane] = haste as f32;
         }
     }
 
-    /// Expected number of streams that miss their target for a stall at `now`, and would not have without it: behind what is
-    /// `queued`, in seconds and steps, for each of several prefills of as many steps.
+    /// As [`Bearing::misses`], `passed_s` seconds after their slack was taken.
     ///
     /// A stream that is behind by y misses if it ends before it has made up for it; what is left of it is exponential, so
     /// the chance is 1 − e^(−y·haste).
     fn misses<const N: usize>(
         &mut self,
-        now: Timestamp,
+        passed_s: f64,
         queued: [f64; 2],
         prefills_s: [f64; N],
         steps: f64,
     ) -> [f64; N] {
-        self.queue(now, queued);
+        self.queue(passed_s, queued);
         let (prefills_s, steps) = (prefills_s.map(|seconds| seconds as f32), steps as f32);
         let mut kept = [f32x4::ZERO; N];
-        for four in &self.streams {
+        for four in &self.fours {
             let yielded_s = four.tpot_s * steps;
             for (kept, prefill_s) in kept.iter_mut().zip(prefills_s) {
                 let own = (prefill_s - yielded_s).fast_max(f32x4::ZERO);
@@ -158,16 +199,14 @@ impl Bearing {
     }
 
     /// Works out how far what is queued puts every stream behind, unless that is known.
-    fn queue(&mut self, now: Timestamp, queued: [f64; 2]) {
-        if self.queued.replace((now, queued)) == Some((now, queued)) {
+    fn queue(&mut self, passed_s: f64, queued: [f64; 2]) {
+        if self.queued.replace((passed_s, queued)) == Some((passed_s, queued)) {
             return;
         }
-        let since = self.known.map_or(now, |(since, ..)| since);
-        let passed = now.seconds_since(since) as f32;
         let [seconds, steps] = queued.map(|of| of as f32);
         let mut kept = f32x4::ZERO;
-        for four in &mut self.streams {
-            let slack_s = four.slack_s + four.slack_rate * passed;
+        for four in &mut self.fours {
+            let slack_s = four.slack_s + four.slack_rate * passed_s as f32;
             let stalled_s = (seconds - four.tpot_s * steps).fast_max(f32x4::ZERO);
             four.behind = stalled_s - slack_s;
             kept += decay(four.behind.fast_max(f32x4::ZERO) * four.haste);
@@ -207,15 +246,32 @@ impl Spot {
             rest_s: 0.0,
             price_s: MISS_S * misses,
         };
+        if misses > HOLD {
+            toll = self.rest(bearing, SHORT_RESTS_S, uncached, prefill_s, ask, toll);
+            toll = self.rest(bearing, LONG_RESTS_S, uncached, prefill_s, ask, toll);
+        }
+        toll
+    }
+
+    /// The least of `toll` and the tolls after each of `rests_s`, as far as there is time for them.
+    fn rest<const N: usize>(
+        &self,
+        bearing: &mut Bearing,
+        rests_s: [f64; N],
+        uncached: u32,
+        prefill_s: f64,
+        ask: &Ask,
+        mut toll: Toll,
+    ) -> Toll {
         let time_s = ask.left_s - prudent_s(self.queue_s, prefill_s);
-        let [shortest, ..] = RESTS_S;
-        if misses <= HOLD || shortest > time_s || REST_PRICE * shortest >= toll.price_s {
+        // A longer rest costs more by itself.
+        if rests_s[0] > time_s || REST_PRICE * rests_s[0] >= toll.price_s {
             return toll;
         }
         let gain = REST_GAIN * (ask.tpot_s / self.step_s - 1.0).max(0.0);
-        let stalls_s = RESTS_S.map(|rest_s| (prefill_s - gain * rest_s).max(0.0));
+        let stalls_s = rests_s.map(|rest_s| (prefill_s - gain * rest_s).max(0.0));
         let rested = self.misses(bearing, uncached, stalls_s, ask);
-        for (rest_s, misses) in RESTS_S.into_iter().zip(rested) {
+        for (rest_s, misses) in rests_s.into_iter().zip(rested) {
             let price_s = REST_PRICE * rest_s + MISS_S * misses;
             if rest_s <= time_s && price_s < toll.price_s {
                 toll = Toll {
@@ -240,38 +296,48 @@ impl Spot {
         let steps = self.model.steps(f64::from(uncached));
         let queued = [self.queue_s, self.steps_left];
         let mut misses = bearing.misses(self.now, queued, prefills_s, steps);
-        for (misses, prefill_s) in misses.iter_mut().zip(prefills_s) {
-            let stall = Stall {
-                seconds: [self.queue_s, prefill_s],
-                steps: [self.steps_left, steps],
-            };
-            *misses += self.misses_of_unseen(&stall, ask);
-        }
+        self.add_unseen(&mut misses, queued, prefills_s, steps, ask);
         misses
     }
 
-    /// The same of those whose targets are taken to be like those of the request itself: what still prefills, and the
+    /// Adds the same of those whose targets are taken to be like those of the request itself: what still prefills, and the
     /// streams of other schedulers.
-    fn misses_of_unseen(&self, stall: &Stall, ask: &Ask) -> f64 {
-        let [before, own] = stall.of(ask.tpot_s);
-        if own <= 0.0 || self.step_s >= ask.tpot_s {
-            return 0.0;
+    fn add_unseen<const N: usize>(
+        &self,
+        misses: &mut [f64; N],
+        [queued_s, queued_steps]: [f64; 2],
+        prefills_s: [f64; N],
+        steps: f64,
+        ask: &Ask,
+    ) {
+        const { assert!(N < LANES, "one lane is for what is queued") };
+        let has_peers = self.peer_slack != [0; 8];
+        if self.step_s >= ask.tpot_s || !(self.prefilling > 0.0 || has_peers) {
+            return;
         }
-        let haste = haste(gain_s(ask.tpot_s, self.step_s, ask.utilisation), ask.output);
-        let more = |behind: f64| {
-            let both = [behind, behind + own, 0.0, 0.0];
-            let exponents = both.map(|seconds| (seconds.max(0.0) * haste) as f32);
-            let [before, after, ..] = decay(f32x4::new(exponents)).to_array();
-            f64::from(before - after)
+        let haste = haste(gain_s(ask.tpot_s, self.step_s, ask.utilisation), ask.output) as f32;
+        // Nothing for what is queued, then what each of the prefills puts them behind.
+        let mut own_s = f32x4::ZERO;
+        for (lane, prefill_s) in own_s.as_mut_array()[1..].iter_mut().zip(prefills_s) {
+            *lane = (prefill_s - ask.tpot_s * steps).max(0.0) as f32;
+        }
+        let mut add = |count: f64, behind_s: f64| {
+            let behind_s = (own_s + behind_s as f32).fast_max(f32x4::ZERO);
+            let [before, after @ ..] = decay(behind_s * haste).to_array();
+            for (misses, after) in misses.iter_mut().zip(after) {
+                *misses += count * f64::from(before - after);
+            }
         };
         // What still prefills has nothing to spare yet.
-        let mut sum = self.prefilling * more(0.0);
-        for (count, slack) in self.peer_slack.iter().zip(SLACK_OF_BUCKET) {
+        if self.prefilling > 0.0 {
+            add(self.prefilling, 0.0);
+        }
+        let before_s = (queued_s - ask.tpot_s * queued_steps).max(0.0);
+        for (count, slack_s) in self.peer_slack.iter().zip(SLACK_OF_BUCKET) {
             if *count > 0 {
-                sum += f64::from(*count) * more(before - slack);
+                add(f64::from(*count), before_s - slack_s);
             }
         }
-        sum
     }
 }
 

@@ -13,6 +13,10 @@ use crate::window::WINDOW_S;
 
 /// What is learned of a class of engines reaches the plan so often at most: each time every spot of it changes.
 const LESSONS_EVERY: Duration = Duration::from_millis(50);
+/// Endpoints that are measured anew in one go for what was learned; the others have their turn later.
+const TOLD_AT_ONCE: u32 = 128;
+/// Endpoints that may await the next turn with news; what comes on top is measured before.
+const MOST_CHANGED: usize = 32;
 /// A mean prompt of another length is taken over once it is another by this part.
 const MEAN_CHANGE: f64 = 0.05;
 /// Streams never gain less than this leaves them.
@@ -25,6 +29,9 @@ impl Pool {
         if self.endpoints.take_moved() {
             scratch.board.clear();
             scratch.filters.reset(&self.endpoints);
+            for class in &mut self.classes {
+                class.untold = None;
+            }
             for index in 0..self.endpoints.len() as u32 {
                 scratch.board.push(self.spot(now, index));
             }
@@ -32,11 +39,7 @@ impl Pool {
         for index in scratch.board.outdated(now) {
             self.endpoints.leave_note(index as usize);
         }
-        while let Some(index) = self.endpoints.next_changed() {
-            let standing = self.endpoints[index as usize].standing();
-            scratch.filters.renew(index as usize, standing);
-            scratch.board.set(index, self.spot(now, index));
-        }
+        self.measure(now, 0, scratch);
         let totals = scratch.board.advance(now);
         let prefill = self.prefill_utilisation(now, totals.ready);
         scratch.utilisation = prefill.min(MOST_UTILISED);
@@ -44,17 +47,49 @@ impl Pool {
         scratch.saturation = totals.saturation;
     }
 
-    fn apply_lessons(&mut self, now: Timestamp, scratch: &mut Scratch) {
-        for (at, class) in self.classes.iter_mut().enumerate() {
-            if class.apply_lessons(now, LESSONS_EVERY) {
-                scratch.board.relearn(at as u32, class.model);
-            }
+    /// After its last output nobody waits for the pool: part of what the next turn would have to do is done before, a
+    /// little with every event.
+    pub(super) fn keep_up(&mut self, now: Timestamp) {
+        if self.endpoints.has_moved() {
+            return;
         }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.tell_lessons(&mut scratch);
+        self.measure(now, MOST_CHANGED, &mut scratch);
+        self.scratch = scratch;
+    }
+
+    /// Takes the measure of endpoints that may have changed, but for `left` of them.
+    fn measure(&mut self, now: Timestamp, left: usize, scratch: &mut Scratch) {
+        while self.endpoints.changed() > left
+            && let Some(index) = self.endpoints.next_changed()
+        {
+            let standing = self.endpoints[index as usize].standing();
+            scratch.filters.renew(index as usize, standing);
+            scratch.board.set(index, self.spot(now, index));
+        }
+    }
+
+    fn apply_lessons(&mut self, now: Timestamp, scratch: &mut Scratch) {
+        for class in &mut self.classes {
+            class.apply_lessons(now, LESSONS_EVERY);
+        }
+        self.tell_lessons(scratch);
         let (mean, applied) = (self.mean_uncached, self.mean_applied);
         if (mean - applied).abs() > MEAN_CHANGE * applied {
             self.mean_applied = mean;
             self.endpoints
                 .note(|endpoint| endpoint.view.has_foreign_waiting());
+        }
+    }
+
+    /// Lets some of the endpoints hear what was learned of their class.
+    fn tell_lessons(&mut self, scratch: &mut Scratch) {
+        for (at, class) in self.classes.iter_mut().enumerate() {
+            if let Some(first) = class.untold {
+                let told = first..first.saturating_add(TOLD_AT_ONCE);
+                class.untold = scratch.board.relearn(at as u32, class.model, told);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod health;
 mod heard;
 mod held;
 mod instant;
+mod large;
 mod late;
 mod metamorphic;
 mod newest_first;
