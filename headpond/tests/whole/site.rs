@@ -20,6 +20,11 @@ pub(crate) const UNCACHED: u64 = 1_000;
 pub(crate) const CACHED: u64 = 100;
 pub(crate) const OUTPUT: u64 = 10_000;
 
+/// Engines are not called hung for as long as they are stalled, slow or stopped with their machine. Requests are bound as
+/// they arrive: nobody is held back or refused for a target's sake.
+pub(crate) const PATIENT: &str =
+    "scheduling: { policy: predicted-cost, timeouts: { hang_floor_ms: 3600000 } }\n";
+
 const HEAD: &str = r#"# A slow disk or a slow build is no lost store.
 ledger: { patience_ms: 60000 }
 governance:
