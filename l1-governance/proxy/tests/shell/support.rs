@@ -326,7 +326,7 @@ impl Rig {
         let path = dir.path().join("ledger.db");
         let mut options = Options::new(Pepper([7; 32]));
         // Tests on a busy machine are not about how fast its disk is.
-        options.patience = Duration::from_secs(5);
+        options.patience = Duration::from_mins(1);
         let ledger = SqliteLedger::open(&path, options).expect("a new ledger");
         let governance = Governance::new(config, ledger.clone(), stage.clone());
         let governance = governance.await.expect("L1 starts");
