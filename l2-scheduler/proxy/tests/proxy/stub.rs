@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -43,6 +43,27 @@ pub(crate) enum Step {
     Cut,
     /// Sends nothing more and stays.
     Hang,
+}
+
+/// An address for engines that come and go: while none is there, nobody else is given it.
+pub(crate) struct Place {
+    _bound: TcpSocket,
+    pub(crate) address: SocketAddr,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let bound = TcpSocket::new_v4().expect("a socket");
+        // A listener that says the same may bind to it as well.
+        bound.set_reuseaddr(true).expect("a setting");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        bound.bind(any).expect("a free port");
+        let address = bound.local_addr().expect("it is bound");
+        Self {
+            _bound: bound,
+            address,
+        }
+    }
 }
 
 type Script = dyn Fn(usize, &Request<Bytes>) -> Reply + Send + Sync;
