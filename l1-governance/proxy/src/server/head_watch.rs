@@ -300,7 +300,56 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncWriteExt as _, DuplexStream};
+    use tokio::time::sleep;
+
     use super::*;
+
+    const IDLE: Duration = Duration::from_secs(10);
+
+    /// A client and its connection, about to be closed.
+    fn closing() -> (DuplexStream, HeadWatch<DuplexStream>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        (client, HeadWatch::new(server, LINGER, IDLE).0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_connection_is_read_on_while_its_client_sends_and_no_longer_than_it_may_idle()
+    {
+        for (times, expected) in [(0, 1_000), (1, 1_000), (5, 4_600), (20, 10_000)] {
+            let (mut client, mut watch) = closing();
+            let begun = Instant::now();
+            let sends = async {
+                for _ in 0..times {
+                    let sent = client.write_all(&[0; 100]).await;
+                    sent.expect("the connection is there as long as the test");
+                    sleep(LINGER * 9 / 10).await;
+                }
+            };
+            let reads_on = async {
+                watch.shutdown().await.expect("it can be closed");
+                begun.elapsed().as_millis()
+            };
+            let (closed, ()) = tokio::join!(reads_on, sends);
+            assert!(
+                (expected..expected + 50).contains(&closed),
+                "{closed} ms after {times} pieces"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_arrived_while_the_process_stood_still_is_read_before_the_time_is_over() {
+        let (mut client, mut watch) = closing();
+        let mut shutdown = std::pin::pin!(watch.shutdown());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(shutdown.as_mut().poll(&mut context).is_pending());
+        client.write_all(&[0; 100]).await.expect("room for it");
+        tokio::time::advance(3 * LINGER).await;
+        assert!(shutdown.as_mut().poll(&mut context).is_pending());
+        tokio::time::advance(LINGER).await;
+        assert!(shutdown.as_mut().poll(&mut context).is_ready());
+    }
 
     #[test]
     fn two_lengths_are_noticed_whatever_their_order_and_case() {
