@@ -249,9 +249,10 @@ async fn every_failure_is_reported_and_the_next_scrape_follows() {
         ),
     ] {
         let engine = Engine::start(answers).await;
-        let settings = match answers {
-            Answers::Nothing => impatient,
-            _ => fast,
+        let settings = if matches!(answers, Answers::Nothing) {
+            impatient
+        } else {
+            fast
         };
         let mut scrapes = Scrapes::engine(&engine, settings);
         for _ in 0..2 {
