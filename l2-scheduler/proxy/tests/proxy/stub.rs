@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -229,6 +229,16 @@ async fn answer(
     }
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let request = Request::from_parts(head, body);
+    // Whoever has not been heard within a second is asked for its models. A refusal is an answer.
+    if request.method() == Method::GET {
+        let (status, kind, body) = match (shared.script)(0, &request) {
+            Reply::Whole(status, kind, body) => (status, kind, body),
+            Reply::Stream(_) | Reply::Never | Reply::Close => {
+                (404, "application/json", "{}".into())
+            }
+        };
+        return Ok(whole(status, kind, body, None));
+    }
     let number = {
         let mut seen = shared.seen.lock().expect("no panic");
         seen.push(request.clone());
