@@ -60,8 +60,8 @@ pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
     }
     tell_of_engines(&scheduler, &ready).await;
     shutdown.requested().await;
-    stop.cancel();
-    scheduler.drain(limit).await;
+    // Before the listener: who finds it closed is served no new request on an older connection either.
+    tokio::join!(biased; scheduler.drain(limit), async { stop.cancel() });
     stop_admin.cancel();
     tasks.close();
     tasks.wait().await;

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::dice::Dice;
 use crate::process::{Running, headpond, run};
-use crate::site::{CACHED, OUTPUT, Site, UNCACHED, chat, plain};
+use crate::site::{CACHED, OUTPUT, PATIENT, Site, UNCACHED, chat, plain};
 use crate::wire;
 
 const LIVES: u64 = 20;
@@ -33,10 +33,11 @@ struct Told {
 
 #[tokio::test]
 async fn twenty_kills_under_load_lose_nothing_that_was_answered() {
-    let site = Site::new(&[
+    let tenants = [
         ("capped", "[{ tier: D, wtu: 30, per: 365d }]"),
         ("batched", "[{ tier: B, wtu: 100000, per: 365d }]"),
-    ]);
+    ];
+    let site = Site::with(&tenants, "", PATIENT);
     let mut dice = Dice::new(SEED);
     let (mut answered, mut lost) = (Answered::new(), 0);
     let mut minted: Option<String> = None;

@@ -7,9 +7,10 @@ use http::Method;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::process::Running;
-use crate::site::{Site, chat, fault, plain};
+use crate::site::{PATIENT, Site, chat, fault, plain};
 use crate::wire::{self, Open};
 
 const ROOMY: &str = "[{ tier: D, wtu: 1000000, per: 365d }]";
@@ -19,17 +20,26 @@ async fn ended(running: &mut Running) -> ExitStatus {
     wire::until("the end of the process", async || running.ended()).await
 }
 
-/// A stream whose first data is here.
-async fn begun(running: &Running, key: &str, max_tokens: u64) -> Open {
+/// Streams of so many tokens, each read until so many events of it are here.
+async fn begun(running: &Running, key: &str, max_tokens: u64, events: usize) -> Vec<Open> {
     let url = format!("{}/v1/chat/completions", running.url());
     let body = chat("take your time", max_tokens, true).to_string();
-    let mut open = wire::open(Method::POST, &url, key, body)
-        .await
-        .expect("an answer");
-    assert_eq!(open.response.status(), 200);
-    let first = open.piece().await.expect("the first data");
-    assert!(first.starts_with(b"data: "), "{first:?}");
-    open
+    let mut streams = JoinSet::new();
+    for _ in 0..STREAMS {
+        let (url, key, body) = (url.clone(), key.to_owned(), body.clone());
+        streams.spawn(async move {
+            let mut open = wire::open(Method::POST, &url, &key, body)
+                .await
+                .expect("an answer");
+            assert_eq!(open.response.status(), 200);
+            let mut seen = Vec::new();
+            while seen.windows(6).filter(|bytes| bytes == b"data: ").count() < events {
+                seen.extend_from_slice(&open.piece().await.expect("more data"));
+            }
+            open
+        });
+    }
+    streams.join_all().await
 }
 
 async fn listens(running: &Running) -> bool {
@@ -40,19 +50,18 @@ async fn listens(running: &Running) -> bool {
 
 #[tokio::test]
 async fn open_streams_finish_and_new_requests_are_refused() {
-    let site = Site::new(&[("guests", ROOMY)]);
+    let site = Site::with(&[("guests", ROOMY)], "", PATIENT);
     let key = site.key("guests");
-    let mut running = site.up(&["--slow", "1", "--speed", "1"]);
+    let mut running = site.up(&["--slow", "1", "--speed", "1", "--drain-timeout", "300"]);
     let address = wire::split(running.url()).0.to_owned();
     let mut kept = TcpStream::connect(&address).await.expect("it listens");
     let list =
         format!("GET /v1/models HTTP/1.1\r\nhost: l1\r\nauthorization: Bearer {key}\r\n\r\n");
     kept.write_all(list.as_bytes()).await.expect("it reads");
     wire::read_until(&mut kept, "\"object\":\"list\"").await;
-    let mut streams = Vec::new();
-    for _ in 0..STREAMS {
-        streams.push(begun(&running, &key, 60).await);
-    }
+    // A token takes about a second: the streams end when the test says so.
+    fault(&running, &json!({ "fault": "slow", "factor": 100.0 })).await;
+    let streams = begun(&running, &key, 60, 1).await;
     running.signal("TERM");
     // A second one, from somebody in a hurry or from a script, changes nothing.
     running.signal("TERM");
@@ -68,6 +77,7 @@ async fn open_streams_finish_and_new_requests_are_refused() {
     );
     assert!(running.ended().is_none(), "streams are still open");
     running.signal("TERM");
+    fault(&running, &json!({ "fault": "clear" })).await;
     for stream in streams {
         let request = plain(stream.header("x-request-id"));
         let rest = stream.rest().await;
@@ -87,13 +97,9 @@ async fn open_streams_finish_and_new_requests_are_refused() {
 
 #[tokio::test]
 async fn what_does_not_end_in_time_is_cut_with_an_error_and_settled() {
-    let site = Site::new(&[("guests", ROOMY)]);
+    let site = Site::with(&[("guests", ROOMY)], "", PATIENT);
     let mut running = site.up(&["--slow", "1", "--speed", "1", "--drain-timeout", "1"]);
-    let key = site.key("guests");
-    let mut streams = Vec::new();
-    for _ in 0..STREAMS {
-        streams.push(begun(&running, &key, 100_000).await);
-    }
+    let streams = begun(&running, &site.key("guests"), 100_000, 15).await;
     running.signal("TERM");
     for stream in streams {
         let rest = stream.rest().await;
@@ -128,7 +134,7 @@ async fn requests_that_hang_do_not_outlive_the_drain_limit() {
         format!("{}/v1/chat/completions", running.url()),
         site.key("guests"),
     );
-    let mut clients = tokio::task::JoinSet::new();
+    let mut clients = JoinSet::new();
     for stream in [true, false] {
         let (url, key, body) = (
             url.clone(),

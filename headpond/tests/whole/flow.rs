@@ -6,8 +6,8 @@ use crate::process::{Running, headpond, run};
 use crate::site::{Site, at_rest, chat, metrics, plain, record};
 use crate::wire::{self, Open};
 
-/// One place, and whoever waits for it is told soon; a wait of two seconds is too long.
-const TIGHT: &str = "scheduling: { room: 1, queue: { ttl_ms: 2000, comments_after_ms: 50, comments_every_ms: 50 } }\n";
+/// One place, and whoever waits for it is told soon, long before a wait of four seconds is too long.
+const TIGHT: &str = "scheduling: { room: 1, queue: { ttl_ms: 4000, comments_after_ms: 10, comments_every_ms: 50 } }\n";
 const ROOMY: &str = "[{ tier: D, wtu: 1000000, per: 365d }]";
 /// A token takes about a second.
 const PACE: [&str; 6] = ["--engines", "1", "--slow", "1", "--speed", "0.02"];
@@ -45,13 +45,13 @@ async fn a_caller_that_asks_hears_of_its_wait_and_a_refusal_then_costs_nothing()
         assert!(text.contains(": headpond queue position=0"), "{text}");
         let (comments, refusal) = text.split_at(text.find(error).expect(&text));
         assert!(!comments.contains("data:"), "{text}");
-        assert!(refusal.contains("within the 2"), "it says how long: {text}");
+        assert!(refusal.contains("within the 4"), "it says how long: {text}");
         let record = record(&running, &id).await;
         assert_eq!(record["outcome"]["code"], "queue_expired", "{record}");
         let told = why(&running, &id);
         for part in [
             "time to live 60000 ms;",
-            "waits at most 2000 ms (the time to live of its band)",
+            "waits at most 4000 ms (the time to live of its band)",
             "no turn     the time to live of its band was over",
         ] {
             assert!(told.contains(part), "{part} is not in\n{told}");
@@ -162,9 +162,10 @@ async fn heard(running: &Running, before: usize) -> String {
     wire::until("a word about the file", async || {
         let log = running.log();
         let mut words = log
-            .lines()
+            .split_inclusive('\n')
             .filter(|line| line.contains("configuration file"));
-        words.nth(before).map(str::to_owned)
+        let word = words.nth(before)?.strip_suffix('\n')?;
+        Some(word.to_owned())
     })
     .await
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::process::Running;
-use crate::site::{Site, at_rest, chat, fault, record, standing};
+use crate::site::{PATIENT, Site, at_rest, chat, fault, record, standing};
 use crate::wire::{self, Answer};
 
 const CROWD: usize = 200;
@@ -65,8 +65,7 @@ async fn a_crowd_of_two_hundred_gets_exactly_the_twenty_places_there_are() {
     let request = chat("how many of us fit through this door?", 16, false);
     let each = hold_of(&request).await;
     let limit = ROOM * each;
-    let patient = "scheduling: { timeouts: { hang_floor_ms: 3600000 } }\n";
-    let site = Site::with(&[("capped", &limits(limit))], "", patient);
+    let site = Site::with(&[("capped", &limits(limit))], "", PATIENT);
     let running = site.up(&["--speed", "50"]);
     // Nothing settles while nothing is computed.
     fault(&running, &json!({ "fault": "stall" })).await;
@@ -113,7 +112,7 @@ async fn settling_all_the_time_never_takes_more_than_the_cap() {
     let request = chat("again and again", 64, false);
     let each = hold_of(&request).await;
     let limit = ROOM * each + each / 3;
-    let site = Site::new(&[("capped", &limits(limit))]);
+    let site = Site::with(&[("capped", &limits(limit))], "", PATIENT);
     let running = site.up(&["--speed", "50"]);
     let (mut admitted, mut lowered, mut looks) = (0, 0, 0);
     for _ in 0..3 {

@@ -4,7 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::process::{Running, headpond, run};
+use crate::process::{headpond, run};
+use crate::site::{PATIENT, Site};
 
 fn load(arguments: &[&str]) -> Output {
     run(headpond().arg("load").args(arguments))
@@ -103,9 +104,13 @@ fn a_rehearsal_keeps_to_the_quota_of_a_tenant() {
 
 #[test]
 fn a_crowd_is_sent_with_the_keys_of_its_tenants() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let running = Running::up(directory.path(), &["--slow", "1"]);
-    let ready = directory.path().join("up.ready.json");
+    let site = Site::with(&[("acme", "[]"), ("globex", "[]")], "", PATIENT);
+    let written = std::fs::read_to_string(site.config()).expect("the file");
+    let (lead, other) = written.split_at(written.find("- name: globex").expect("it is there"));
+    let other = other.replace("role: lead", "role: member");
+    site.write("headpond.yaml", &format!("{lead}{other}"));
+    let running = site.up(&["--slow", "1"]);
+    let ready = site.path().join("up.ready.json");
     let ready = ready.to_str().expect("a UTF-8 path");
     let group = |name: &str| format!("{name} rate=10 prompt=100..300 output=4");
     let (acme, globex) = (group("acme"), group("globex"));

@@ -79,8 +79,10 @@ impl Running {
         let mut running = Self::spawn(directory, name, &mut command);
         running.ready = running.wait_for(|running| {
             let log = running.log();
-            let line = log.lines().find(|line| line.starts_with("a simulated"))?;
+            let mut lines = log.split_inclusive('\n');
+            let line = lines.find(|line| line.starts_with("a simulated"))?;
             let url = line
+                .strip_suffix('\n')?
                 .rsplit_once(" on ")
                 .expect("the line names the address")
                 .1;

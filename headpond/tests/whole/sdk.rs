@@ -5,9 +5,11 @@ use std::process::Command;
 
 use crate::process::{Running, run};
 
-/// A tenant for everyday calls, one with a low request rate, one whose hard cap is spent.
+/// A tenant for everyday calls, one with a low request rate, one whose few requests are all it gets, one whose hard cap is
+/// spent.
 const CONFIG: &str = r#"
-ledger: { patience_ms: 5000 }
+ledger: { patience_ms: 60000 }
+scheduling: { timeouts: { hang_floor_ms: 3600000 } }
 governance:
   models:
     - { name: demo, context_tokens: 131072, price: { uncached: "0.001", cached: "0.0001", output: "0.002" } }
@@ -17,6 +19,9 @@ governance:
     - name: limited
       limits: [{ requests: 2, per: 2s, burst: 2 }]
       projects: [{ name: p, keys: [{ name: k, secret: { file: DIR/limited.key } }] }]
+    - name: rationed
+      limits: [{ requests: 2, per: 1h, burst: 2 }]
+      projects: [{ name: p, keys: [{ name: k, secret: { file: DIR/rationed.key } }] }]
     - name: broke
       limits: [{ tier: D, wtu: "0.000001", per: 1d }]
       projects: [{ name: p, keys: [{ name: k, secret: { file: DIR/broke.key } }] }]
@@ -26,7 +31,10 @@ governance:
 fn openai_anthropic_and_langchain_work_unmodified() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path();
-    for (number, tenant) in ["everyday", "limited", "broke"].iter().enumerate() {
+    for (number, tenant) in ["everyday", "limited", "rationed", "broke"]
+        .iter()
+        .enumerate()
+    {
         let key = format!(
             "hp-sdkkeynumb2{}-abcdefghijklmnopqrstuvwxyz012345",
             number + 2

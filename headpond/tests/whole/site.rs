@@ -20,6 +20,10 @@ pub(crate) const UNCACHED: u64 = 1_000;
 pub(crate) const CACHED: u64 = 100;
 pub(crate) const OUTPUT: u64 = 10_000;
 
+/// Engines are not called hung for as long as they are stalled, slow or stopped with their machine. Requests are bound as
+/// they arrive: nobody is held back or refused for a target's sake.
+pub(crate) const PATIENT: &str = "scheduling: { policy: predicted-cost, timeouts: { hang_floor_ms: 3600000, connect_ms: 60000 } }\n";
+
 const HEAD: &str = r#"# A slow disk or a slow build is no lost store.
 ledger: { patience_ms: 60000 }
 governance:
@@ -234,8 +238,10 @@ pub(crate) async fn truth(running: &Running) -> BTreeMap<String, Value> {
         let usage = wire::get(&format!("{engine}/sim/usage")).await.json();
         for record in usage["requests"].as_array().expect("records") {
             let id = record["id"].as_str().expect("an id");
-            let attempt = id.split_once('-').map_or(id, |(_, attempt)| attempt);
-            all.insert(plain(attempt), record.clone());
+            let mut attempt = plain(id.split_once('-').map_or(id, |(_, attempt)| attempt));
+            // Another try of one attempt adds its number.
+            attempt.truncate(32);
+            all.insert(attempt, record.clone());
         }
     }
     all

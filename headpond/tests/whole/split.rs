@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::process::Running;
 use crate::site::{Site, at_rest_of, chat, record, standing};
 use crate::stub::Stub;
-use crate::wire::{self, Answer};
+use crate::wire::{self, Address, Answer};
 
 const ROOMY: &str = "[{ tier: D, wtu: 1000, per: 365d }]";
 const OLD: &str =
@@ -28,8 +28,14 @@ impl Split {
         }
     }
 
-    /// `headpond schedule` in front of these engines, at an address if it had one before.
-    fn schedule(&self, engines: &[&str], keys: &str, more: &str, listen: Option<&str>) -> Running {
+    /// `headpond schedule` in front of these engines, at an address if it does not take any.
+    fn schedule(
+        &self,
+        engines: &[&str],
+        keys: &str,
+        more: &str,
+        listen: Option<&Address>,
+    ) -> Running {
         self.site.write("schedule.keys", keys);
         let endpoints: Vec<String> = engines
             .iter()
@@ -41,8 +47,8 @@ impl Split {
         );
         let config = self.site.write("schedule.yaml", &text);
         let mut arguments = vec!["schedule", "--config", config.to_str().expect("UTF-8")];
-        if let Some(url) = listen {
-            arguments.extend(["--listen", wire::split(url).0]);
+        if let Some(address) = listen {
+            arguments.extend(["--listen", &address.text]);
         }
         Running::start(self.site.path(), "schedule", &arguments)
     }
@@ -332,11 +338,11 @@ async fn a_wrong_key_refuses_everything_and_says_where_to_look() {
 async fn without_a_scheduler_requests_are_refused_and_nothing_stays_held() {
     let split = Split::new();
     let engine = Running::engine(split.site.path(), "engine", &["--speed", "50"]);
-    let schedule = split.schedule(&[engine.url()], OLD, "", None);
+    let address = Address::new();
+    let schedule = split.schedule(&[engine.url()], OLD, "", Some(&address));
     let govern = split.govern(&schedule, OLD);
     assert_ok(&split.ask(&govern).await);
     let used = standing(&govern, "guests").await.0;
-    let url = schedule.url().to_owned();
     schedule.kill();
     for _ in 0..3 {
         let answer = split.ask(&govern).await;
@@ -355,7 +361,7 @@ async fn without_a_scheduler_requests_are_refused_and_nothing_stays_held() {
         (used, 0),
         "the holds are released"
     );
-    let back = split.schedule(&[engine.url()], OLD, "", Some(&url));
+    let back = split.schedule(&[engine.url()], OLD, "", Some(&address));
     assert_ok(&split.ask(&govern).await);
     assert!(govern.stop().success() && back.stop().success());
     split.site.verify();
@@ -365,19 +371,19 @@ async fn without_a_scheduler_requests_are_refused_and_nothing_stays_held() {
 async fn keys_are_rotated_without_a_refusal() {
     let split = Split::new();
     let engine = Stub::start().await;
-    let schedule = split.schedule(&[&engine.url], OLD, "", None);
-    let url = schedule.url().to_owned();
+    let address = Address::new();
+    let schedule = split.schedule(&[&engine.url], OLD, "", Some(&address));
     let govern = split.govern(&schedule, OLD);
     assert_ok(&split.ask(&govern).await);
     // First the verifier learns the new key, then the signer uses it, then the old one goes.
     assert!(schedule.stop().success());
-    let schedule = split.schedule(&[&engine.url], &format!("{NEW}{OLD}"), "", Some(&url));
+    let schedule = split.schedule(&[&engine.url], &format!("{NEW}{OLD}"), "", Some(&address));
     assert_ok(&split.ask(&govern).await);
     assert!(govern.stop().success());
     let govern = split.govern(&schedule, &format!("{NEW}{OLD}"));
     assert_ok(&split.ask(&govern).await);
     assert!(schedule.stop().success());
-    let schedule = split.schedule(&[&engine.url], NEW, "", Some(&url));
+    let schedule = split.schedule(&[&engine.url], NEW, "", Some(&address));
     assert_ok(&split.ask(&govern).await);
     assert!(govern.stop().success());
     let late = split.govern(&schedule, OLD);
@@ -389,7 +395,7 @@ async fn the_wish_to_hear_of_the_wait_travels_and_a_refusal_after_that_costs_not
     let split = Split::new();
     let engine = Running::engine(split.site.path(), "engine", &["--speed", "0.02"]);
     let tight =
-        "  room: 1\n  queue: { ttl_ms: 1000, comments_after_ms: 50, comments_every_ms: 50 }\n";
+        "  room: 1\n  queue: { ttl_ms: 4000, comments_after_ms: 10, comments_every_ms: 50 }\n";
     let schedule = split.schedule(&[engine.url()], OLD, tight, None);
     let govern = split.govern(&schedule, OLD);
     let bearer = format!("Bearer {}", split.site.key("guests"));

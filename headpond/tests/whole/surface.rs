@@ -6,14 +6,14 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::process::Running;
-use crate::site::{Site, at_rest, chat};
+use crate::site::{PATIENT, Site, at_rest, chat};
 use crate::wire::{self, Answer};
 
 const FREE: &[(&str, &str)] = &[("guests", "[]")];
 const FAST: [&str; 4] = ["--engines", "1", "--speed", "50"];
 
 fn start(governance: &str) -> (Site, Running) {
-    let site = Site::with(FREE, governance, "");
+    let site = Site::with(FREE, governance, PATIENT);
     let running = site.up(&FAST);
     (site, running)
 }

@@ -9,11 +9,33 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 /// Longest anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// An address of this machine for listeners that come one after the other: between them nobody else is given it, and
+/// nobody is there.
+pub(crate) struct Address {
+    _bound: TcpSocket,
+    pub(crate) text: String,
+}
+
+impl Address {
+    pub(crate) fn new() -> Self {
+        let bound = TcpSocket::new_v4().expect("a socket");
+        // A listener that says the same may bind to it as well.
+        bound.set_reuseaddr(true).expect("a setting");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        bound.bind(any).expect("a free port");
+        let text = bound.local_addr().expect("bound").to_string();
+        Self {
+            _bound: bound,
+            text,
+        }
+    }
+}
 
 /// A whole answer.
 pub(crate) struct Answer {

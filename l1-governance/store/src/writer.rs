@@ -92,6 +92,10 @@ fn release(writing: thread::JoinHandle<()>, owner: File, close: Option<decider::
     if writing.join().is_err() {
         tracing::error!("the ledger's disk thread panicked");
     }
+    // Said, and not left to the last copy of the descriptor: a child process that is being started has one for a moment.
+    if let Err(error) = owner.unlock() {
+        tracing::error!(%error, "the ledger's lock file could not be given up");
+    }
     drop(owner);
     if let Some(closing) = close {
         closing.tell();

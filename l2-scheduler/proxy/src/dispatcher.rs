@@ -178,7 +178,10 @@ impl Dispatcher {
                 })
                 .collect();
             for (flight, cut) in overdue {
-                flight.cut(cut);
+                match cut {
+                    Cut::Late => flight.give_up(cut),
+                    Cut::Hung | Cut::Silent | Cut::Shutdown => flight.cut(cut),
+                }
             }
         }
     }
@@ -301,7 +304,7 @@ impl Dispatcher {
             let _ = waiter.send(turn);
         }
         for flight in outbox.hung {
-            flight.cut(Cut::Hung);
+            flight.give_up(Cut::Hung);
         }
         for endpoint in outbox.probes {
             if self.probes.try_send(endpoint).is_err() {

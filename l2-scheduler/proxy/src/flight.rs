@@ -24,6 +24,9 @@ pub(crate) enum Cut {
 pub(crate) struct Flight {
     /// 0 while it flies, else a [`Cut`].
     cut: AtomicU8,
+    /// As `cut`, for a want of output: void once there is output. Whoever noticed the want may have looked before the
+    /// output came and speak after it.
+    given_up: AtomicU8,
     endpoint: EndpointId,
     /// An [`Awaits`]. Written by whoever polls the attempt, read by the timers.
     awaits: AtomicU8,
@@ -47,6 +50,7 @@ impl Flight {
     pub(crate) fn new(endpoint: EndpointId, now_ms: u64) -> Self {
         Self {
             cut: AtomicU8::new(0),
+            given_up: AtomicU8::new(0),
             endpoint,
             awaits: AtomicU8::new(Awaits::FirstOutput as u8),
             touched: AtomicU64::new(now_ms),
@@ -56,9 +60,16 @@ impl Flight {
 
     /// Ends the attempt; the first reason stays.
     pub(crate) fn cut(&self, why: Cut) {
-        let first = self
-            .cut
-            .compare_exchange(0, why.code(), Ordering::AcqRel, Ordering::Acquire);
+        self.end(&self.cut, why);
+    }
+
+    /// Ends the attempt unless it has output by the time that it hears of it.
+    pub(crate) fn give_up(&self, why: Cut) {
+        self.end(&self.given_up, why);
+    }
+
+    fn end(&self, slot: &AtomicU8, why: Cut) {
+        let first = slot.compare_exchange(0, why.code(), Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok()
             && let Some(waker) = self.lock().take()
         {
@@ -121,12 +132,17 @@ impl Flight {
             return Some(Cut::Silent);
         }
         let waited = now_ms.saturating_sub(self.touched.load(Ordering::Relaxed));
-        let before_output = self.awaits.load(Ordering::Relaxed) == Awaits::FirstOutput as u8;
-        (before_output && waited > first_output_ms).then_some(Cut::Late)
+        (self.awaits_output() && waited > first_output_ms).then_some(Cut::Late)
     }
 
     fn was_cut(&self) -> Option<Cut> {
+        let given_up = || Cut::from_code(self.given_up.load(Ordering::Acquire));
         Cut::from_code(self.cut.load(Ordering::Acquire))
+            .or_else(|| given_up().filter(|_| self.awaits_output()))
+    }
+
+    fn awaits_output(&self) -> bool {
+        self.awaits.load(Ordering::Relaxed) == Awaits::FirstOutput as u8
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Waker>> {
@@ -187,6 +203,23 @@ mod tests {
         flight.cut(Cut::Shutdown);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert_eq!(flight.poll_cut(&mut context), Poll::Ready(Cut::Hung));
+    }
+
+    #[test]
+    fn who_is_given_up_for_want_of_output_goes_on_if_output_has_come() {
+        let mut context = Context::from_waker(Waker::noop());
+        for give_up_first in [true, false] {
+            let flight = Flight::new(EndpointId(0), 0);
+            if give_up_first {
+                flight.give_up(Cut::Hung);
+                assert_eq!(flight.poll_cut(&mut context), Poll::Ready(Cut::Hung));
+            }
+            flight.touch(50);
+            flight.give_up(Cut::Late);
+            assert_eq!(flight.poll_cut(&mut context), Poll::Pending);
+            flight.cut(Cut::Silent);
+            assert_eq!(flight.poll_cut(&mut context), Poll::Ready(Cut::Silent));
+        }
     }
 
     #[test]

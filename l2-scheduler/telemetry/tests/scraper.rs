@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use scheduler_core::{EndpointId, Observation};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -172,10 +172,13 @@ impl Scrapes {
 }
 
 fn config(settings: &str) -> Config {
-    let file: File = match settings {
-        "" => File::default(),
-        settings => serde_json::from_str(settings).expect("valid settings"),
-    };
+    // Only the test of it is about a page that comes late.
+    let mut file = serde_json::json!({ "timeout_ms": 60_000 });
+    if !settings.is_empty() {
+        let more: serde_json::Map<_, _> = serde_json::from_str(settings).expect("an object");
+        file.as_object_mut().expect("an object").extend(more);
+    }
+    let file: File = serde_json::from_value(file).expect("valid settings");
     Config::check(&file).expect("settings in range")
 }
 
@@ -228,7 +231,8 @@ async fn metrics_may_have_an_address_of_their_own() {
 
 #[tokio::test]
 async fn every_failure_is_reported_and_the_next_scrape_follows() {
-    let fast = r#"{"interval_ms": 50, "idle_interval_ms": 50, "timeout_ms": 50, "max_page_bytes": 100000}"#;
+    let fast = r#"{"interval_ms": 50, "idle_interval_ms": 50, "max_page_bytes": 100000}"#;
+    let impatient = r#"{"interval_ms": 50, "idle_interval_ms": 50, "timeout_ms": 50}"#;
     for (answers, expected) in [
         (
             Answers::Status(503),
@@ -245,7 +249,12 @@ async fn every_failure_is_reported_and_the_next_scrape_follows() {
         ),
     ] {
         let engine = Engine::start(answers).await;
-        let mut scrapes = Scrapes::engine(&engine, fast);
+        let settings = if matches!(answers, Answers::Nothing) {
+            impatient
+        } else {
+            fast
+        };
+        let mut scrapes = Scrapes::engine(&engine, settings);
         for _ in 0..2 {
             assert_eq!(scrapes.next_error().await.to_string(), expected);
         }
@@ -254,9 +263,11 @@ async fn every_failure_is_reported_and_the_next_scrape_follows() {
 
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_hides_no_other() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    // Bound, so that nobody else is given it, and not listening.
+    let gone = TcpSocket::new_v4().expect("a socket");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    gone.bind(any).expect("a free port");
     let refused = format!("http://{}", gone.local_addr().expect("bound"));
-    drop(gone);
     let engine = Engine::start(Answers::Vllm).await;
     let mut scrapes = Scrapes::of(&[refused, format!("http://{}", engine.address)], "");
     let mut seen = [false; 2];

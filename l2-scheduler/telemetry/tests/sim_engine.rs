@@ -18,9 +18,10 @@ fn scrape(engine: &SimEngine) -> (Scraper, mpsc::Receiver<Result<Observation, Sc
     let (sender, outcomes) = mpsc::channel(100);
     let target = Target::new(EndpointId(0), &engine.url()).expect("an address");
     let tracker = TaskTracker::new();
+    let patient = serde_json::from_str(r#"{"timeout_ms": 60000}"#).expect("settings");
     let scraper = Scraper::spawn(
         &tracker,
-        Config::default(),
+        Config::check(&patient).expect("in range"),
         vec![target],
         move |_, outcome| {
             let _ = sender.try_send(outcome);

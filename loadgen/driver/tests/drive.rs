@@ -18,7 +18,7 @@ use loadgen::drive::{
     Traffic, Verdict,
 };
 use loadgen::engine::{EngineConfig, SimEngine};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 use workload::schedule::{Generated, Limits, Requests, Schedule};
 use workload::trace::Embedded;
@@ -270,9 +270,11 @@ async fn whole_answers_are_read_too() {
 
 #[tokio::test]
 async fn a_server_that_is_gone_or_hangs_is_reported_and_not_waited_for() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let gone = format!("http://{}", listener.local_addr().expect("bound"));
-    drop(listener);
+    // Bound, so that nobody else is given it, and not listening.
+    let nobody = TcpSocket::new_v4().expect("a socket");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    nobody.bind(any).expect("a free port");
+    let gone = format!("http://{}", nobody.local_addr().expect("bound"));
     assert_eq!(
         run(&gone, plan(&["stream"], 5)).await.failed.get("connect"),
         Some(&5)

@@ -15,12 +15,12 @@ use http::Version;
 use memchr::memchr_iter;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 /// A head longer than this is the HTTP library's to refuse.
 const HEAD_CAP: usize = 64 * 1024;
 
-/// How long, and for how many bytes, a closed connection is read on.
+/// How long a client may be silent, and how many bytes it may send, while a closed connection is read on.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
@@ -85,7 +85,9 @@ pub(super) struct HeadWatch<T> {
 /// What may still arrive after our side is closed. Closing on unread bytes would reset the
 /// connection, and the client might never read the answer it was given.
 struct Linger {
+    /// Set later by what arrives, up to `end`.
     deadline: Pin<Box<Sleep>>,
+    end: Instant,
     bytes: usize,
 }
 
@@ -230,18 +232,23 @@ impl<T: AsyncRead + Unpin> AsyncRead for HeadWatch<T> {
 }
 
 impl<T: AsyncRead + Unpin> HeadWatch<T> {
-    /// Discards what the client still sends, until it closes too or has had its time.
+    /// Discards what the client still sends, until it closes too, says nothing more or has had its time.
     fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(linger) = &mut self.linger else {
             return Poll::Ready(());
         };
         let mut space = [0; 4096];
-        while linger.bytes > 0 && linger.deadline.as_mut().poll(context).is_pending() {
+        while linger.bytes > 0 {
             let mut buffer = ReadBuf::new(&mut space);
-            match ready!(Pin::new(&mut self.io).poll_read(context, &mut buffer)) {
-                Ok(()) if buffer.filled().is_empty() => break,
-                Ok(()) => linger.bytes = linger.bytes.saturating_sub(buffer.filled().len()),
-                Err(_) => break,
+            match Pin::new(&mut self.io).poll_read(context, &mut buffer) {
+                // After what has arrived: a process that stood still is not the client's silence.
+                Poll::Pending => return linger.deadline.as_mut().poll(context),
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    linger.bytes = linger.bytes.saturating_sub(buffer.filled().len());
+                    let silent = Instant::now() + LINGER;
+                    linger.deadline.as_mut().reset(silent.min(linger.end));
+                }
+                Poll::Ready(_) => break,
             }
         }
         Poll::Ready(())
@@ -266,9 +273,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.io).poll_shutdown(context))?;
-            let deadline = Box::pin(tokio::time::sleep(LINGER));
             self.linger = Some(Linger {
-                deadline,
+                deadline: Box::pin(tokio::time::sleep(LINGER)),
+                end: Instant::now() + self.idle,
                 bytes: LINGER_BYTES,
             });
         }
@@ -293,7 +300,56 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeadWatch<T> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncWriteExt as _, DuplexStream};
+    use tokio::time::sleep;
+
     use super::*;
+
+    const IDLE: Duration = Duration::from_secs(10);
+
+    /// A client and its connection, about to be closed.
+    fn closing() -> (DuplexStream, HeadWatch<DuplexStream>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        (client, HeadWatch::new(server, LINGER, IDLE).0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_connection_is_read_on_while_its_client_sends_and_no_longer_than_it_may_idle()
+    {
+        for (times, expected) in [(0, 1_000), (1, 1_000), (5, 4_600), (20, 10_000)] {
+            let (mut client, mut watch) = closing();
+            let begun = Instant::now();
+            let sends = async {
+                for _ in 0..times {
+                    let sent = client.write_all(&[0; 100]).await;
+                    sent.expect("the connection is there as long as the test");
+                    sleep(LINGER * 9 / 10).await;
+                }
+            };
+            let reads_on = async {
+                watch.shutdown().await.expect("it can be closed");
+                begun.elapsed().as_millis()
+            };
+            let (closed, ()) = tokio::join!(reads_on, sends);
+            assert!(
+                (expected..expected + 50).contains(&closed),
+                "{closed} ms after {times} pieces"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_arrived_while_the_process_stood_still_is_read_before_the_time_is_over() {
+        let (mut client, mut watch) = closing();
+        let mut shutdown = std::pin::pin!(watch.shutdown());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(shutdown.as_mut().poll(&mut context).is_pending());
+        client.write_all(&[0; 100]).await.expect("room for it");
+        tokio::time::advance(3 * LINGER).await;
+        assert!(shutdown.as_mut().poll(&mut context).is_pending());
+        tokio::time::advance(LINGER).await;
+        assert!(shutdown.as_mut().poll(&mut context).is_ready());
+    }
 
     #[test]
     fn two_lengths_are_noticed_whatever_their_order_and_case() {

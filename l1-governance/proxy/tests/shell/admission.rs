@@ -553,7 +553,7 @@ async fn a_rate_limit_says_when_this_request_fits() {
         limit(
             config,
             "/tenants/0",
-            json!([{"requests": 60, "per": "1m", "burst": 1}]),
+            json!([{"requests": 24, "per": "1d", "burst": 1}]),
         );
     })
     .await;
@@ -565,8 +565,9 @@ async fn a_rate_limit_says_when_this_request_fits() {
         .header("retry-after-ms")
         .parse()
         .expect("milliseconds");
-    assert!((1..=1000).contains(&ms), "{ms}");
-    assert_eq!(refused.header("retry-after"), "1");
+    assert!((1..=3_600_000).contains(&ms), "{ms}");
+    let seconds = ms.div_ceil(1000).to_string();
+    assert_eq!(refused.header("retry-after"), seconds);
     assert_eq!(refused.header("x-should-retry"), "true");
     assert_eq!(refused.header("x-ratelimit-remaining-requests"), "0");
     let message = refused.json()["error"]["message"].to_string();
@@ -574,12 +575,12 @@ async fn a_rate_limit_says_when_this_request_fits() {
 }
 
 #[tokio::test]
-async fn tokens_per_minute_are_a_rate_and_not_a_quota() {
+async fn tokens_per_hour_are_a_rate_and_not_a_quota() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 50))), |config| {
         limit(
             config,
             "/tenants/0",
-            json!([{"tier": "B", "tokens": 100, "per": "1m", "name": "tpm"}]),
+            json!([{"tier": "B", "tokens": 100, "per": "1h", "name": "tph"}]),
         );
     })
     .await;

@@ -493,7 +493,8 @@ async fn an_early_failure_keeps_its_status() {
     };
     for (play, status, state) in [
         (
-            Play::After(Duration::from_secs(9), Box::new(early)),
+            // The first comment comes ten seconds after the request, whatever the ledger took of them.
+            Play::After(Duration::from_secs(2), Box::new(early)),
             429,
             "released",
         ),
@@ -519,7 +520,8 @@ async fn case_32_and_33_a_failure_after_the_keep_alive_is_an_error_of_the_right_
             vec![("x-headpond-reason", "queue_expired".into())],
             "{}".into(),
         );
-        Play::After(Duration::from_secs(20), Box::new(refused))
+        // Between the first comment, ten seconds after the request, and the second.
+        Play::After(Duration::from_secs(15), Box::new(refused))
     };
     let messages = json!({"model": "demo", "max_tokens": 5, "stream": true,
         "messages": [{"role": "user", "content": "hi"}]});

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use governance_context::{AttemptId, Context, RequestId, Work};
@@ -23,6 +23,9 @@ use ledger_store::{Options, SqliteLedger};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Sleep;
+
+/// Longest anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// One piece of a scripted stream.
 #[derive(Clone)]
@@ -326,7 +329,7 @@ impl Rig {
         let path = dir.path().join("ledger.db");
         let mut options = Options::new(Pepper([7; 32]));
         // Tests on a busy machine are not about how fast its disk is.
-        options.patience = Duration::from_secs(5);
+        options.patience = PATIENCE;
         let ledger = SqliteLedger::open(&path, options).expect("a new ledger");
         let governance = Governance::new(config, ledger.clone(), stage.clone());
         let governance = governance.await.expect("L1 starts");
@@ -564,13 +567,11 @@ pub(crate) async fn until_called<F: Future>(rig: &Rig, count: usize, mut request
 
 /// Waits, politely, until something has become true.
 pub(crate) async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
-    for _ in 0..2_000_000 {
-        if is_true() {
-            return;
-        }
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
         tokio::task::yield_now().await;
     }
-    panic!("never: {what}");
 }
 
 /// Reads one frame of a body.

@@ -1,11 +1,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::task::TaskTracker;
 
 use super::*;
 
+/// Longer than any test takes.
+const IDLE: Duration = Duration::from_hours(1);
 const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// An engine that answers every request on every connection, and the number of its connections.
@@ -60,7 +62,7 @@ async fn finish(answer: Answer) {
 async fn case_34_connections_send_at_once() {
     let tasks = TaskTracker::new();
     let (origin, _) = engine(&tasks).await;
-    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 4));
+    let upstream = Upstream::new(origin, limits(IDLE, 4));
     let stream = upstream.dial().await.expect("it listens");
     assert!(stream.nodelay().expect("a live socket"));
 }
@@ -69,19 +71,19 @@ async fn case_34_connections_send_at_once() {
 async fn a_connection_serves_again_until_it_has_been_idle_too_long() {
     let tasks = TaskTracker::new();
     let (origin, accepted) = engine(&tasks).await;
-    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 4));
+    let upstream = Upstream::new(origin, limits(IDLE, 4));
     for _ in 0..3 {
         finish(upstream.exchange(&get()).await.expect("an answer")).await;
     }
     assert_eq!(accepted.load(Ordering::SeqCst), 1);
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::time::advance(IDLE).await;
     tokio::time::resume();
     finish(upstream.exchange(&get()).await.expect("an answer")).await;
     assert_eq!(accepted.load(Ordering::SeqCst), 2);
     assert_eq!(idle(&upstream), 1, "the old one is gone");
     tokio::time::pause();
-    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::time::advance(IDLE).await;
     upstream.expire_idle();
     assert_eq!(idle(&upstream), 0);
 }
@@ -90,7 +92,7 @@ async fn a_connection_serves_again_until_it_has_been_idle_too_long() {
 async fn idle_connections_are_bounded() {
     let tasks = TaskTracker::new();
     let (origin, accepted) = engine(&tasks).await;
-    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 2));
+    let upstream = Upstream::new(origin, limits(IDLE, 2));
     let mut answers = Vec::new();
     for _ in 0..5 {
         answers.push(upstream.exchange(&get()).await.expect("an answer"));
@@ -106,19 +108,21 @@ async fn idle_connections_are_bounded() {
 async fn an_answer_that_is_dropped_closes_its_connection() {
     let tasks = TaskTracker::new();
     let (origin, _) = engine(&tasks).await;
-    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 2));
+    let upstream = Upstream::new(origin, limits(IDLE, 2));
     drop(upstream.exchange(&get()).await.expect("an answer"));
     assert_eq!(idle(&upstream), 0);
 }
 
 #[tokio::test]
 async fn nobody_there_is_a_failure_to_connect() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("bound");
-    drop(listener);
+    // Bound, so that nobody else is given it, and not listening.
+    let nobody = TcpSocket::new_v4().expect("a socket");
+    let any = "127.0.0.1:0".parse().expect("an address");
+    nobody.bind(any).expect("a free port");
+    let address = nobody.local_addr().expect("bound");
     for host in [address.to_string(), "no-such-host.invalid:80".to_owned()] {
         let origin = Origin::parse(&format!("http://{host}")).expect("an address");
-        let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 2));
+        let upstream = Upstream::new(origin, limits(IDLE, 2));
         let failed = upstream.exchange(&get()).await.err().expect("no engine");
         assert!(matches!(failed, SendError::Connect(_)), "{failed}");
     }
@@ -139,7 +143,7 @@ async fn an_engine_that_takes_a_request_and_goes_is_no_failure_to_connect() {
         let _ = stream.read(&mut request).await;
     });
     let origin = Origin::parse(&format!("http://{address}")).expect("an address");
-    let upstream = Upstream::new(origin, limits(Duration::from_secs(4), 2));
+    let upstream = Upstream::new(origin, limits(IDLE, 2));
     finish(upstream.exchange(&get()).await.expect("an answer")).await;
     let failed = upstream.exchange(&get()).await.err().expect("it has gone");
     assert!(matches!(failed, SendError::NoAnswer(_)), "{failed}");

@@ -15,7 +15,9 @@ use crate::rig::{
     ask, ask_many, assert_at_rest, chat_request, completion_request, config, context, frame,
     metric, proxy, proxy_with, record, until,
 };
-use crate::stub::{Reply, Step, Stub, completion, either, finish, json as answer_json, token};
+use crate::stub::{
+    Place, Reply, Step, Stub, completion, either, finish, json as answer_json, token,
+};
 
 /// A small generator, so that a run can be repeated.
 struct Dice(u64);
@@ -72,8 +74,9 @@ async fn case_4_a_request_longer_than_any_reaper_is_still_counted() {
 #[tokio::test]
 async fn case_5_a_flapping_endpoint_leaves_no_count_behind() {
     let stays = Stub::start(|_, request| either(request)).await;
-    let mut flaps = Some(Stub::start(|_, request| either(request)).await);
-    let address = flaps.as_ref().expect("it runs").address.to_string();
+    let place = Place::new();
+    let address = place.address.to_string();
+    let mut flaps = Some(Stub::start_at(&address, |_, request| either(request)).await);
     let proxy = proxy(&[&stays, flaps.as_ref().expect("it runs")]);
     for round in 0..12 {
         let range = round * 10..round * 10 + 10;

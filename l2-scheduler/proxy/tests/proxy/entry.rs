@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::front::Front;
 use crate::rig::{LIMIT, assert_at_rest, completion_request, context, metric, post, proxy_with};
-use crate::stub::{Reply, Stub, completion, json as answer_json};
+use crate::stub::{Place, Stub, completion, json as answer_json};
 
 fn ring(secret: u8) -> KeyRing {
     let kid = KeyId::new("k1").expect("a name");
@@ -321,10 +321,11 @@ async fn an_endpoint_that_never_answered_is_not_told_as_ready() {
             .expect("a request")
     };
     // Its metrics are elsewhere, and nobody is there: what is heard is the engine's own answer.
-    let nobody = Stub::start(|_, _| Reply::Close).await.address;
-    for metrics_url in [None, Some(format!("http://{nobody}"))] {
-        let place = Stub::start(|_, _| Reply::Close).await.address;
-        let mut endpoint = json!({"url": format!("http://{place}"), "name": "late"});
+    let nobody = Place::new();
+    for metrics_url in [None, Some(format!("http://{}", nobody.address))] {
+        let place = Place::new();
+        let url = format!("http://{}", place.address);
+        let mut endpoint = json!({"url": url, "name": "late"});
         if let Some(url) = metrics_url {
             endpoint["metrics_url"] = url.into();
         }
@@ -336,7 +337,8 @@ async fn an_endpoint_that_never_answered_is_not_told_as_ready() {
         assert_eq!(told(&proxy), "unheard");
         assert_eq!(metric(&proxy, &["endpoint_unheard", "late"]), 1);
         // A refusal is an answer.
-        let _engine = Stub::start_at(&place.to_string(), |_, _| answer_json(404, "{}")).await;
+        let _engine =
+            Stub::start_at(&place.address.to_string(), |_, _| answer_json(404, "{}")).await;
         assert!(proxy.unheard(LIMIT).await.is_empty());
         assert_eq!(front.ask(get()).await.status, 200);
         assert_eq!(told(&proxy), "ready");
@@ -346,12 +348,12 @@ async fn an_endpoint_that_never_answered_is_not_told_as_ready() {
 
 #[tokio::test]
 async fn an_endpoint_without_metrics_is_ready_once_it_has_answered_and_stays_so() {
-    let engine = Stub::start(|_, _| completion()).await;
+    let place = Place::new();
+    let engine = Stub::start_at(&place.address.to_string(), |_, _| completion()).await;
     let proxy = proxy_with(&[&engine], json!({}));
     assert!(proxy.unheard(LIMIT).await.is_empty());
     assert!(proxy.is_ready());
-    let address = engine.address;
     drop(engine);
-    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+    assert!(tokio::net::TcpStream::connect(place.address).await.is_err());
     assert!(proxy.is_ready(), "metrics that grow old are no outage");
 }

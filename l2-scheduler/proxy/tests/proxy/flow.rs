@@ -179,7 +179,7 @@ async fn gated(settings: Value, then: Reply) -> (Stub, SchedulerProxy, Arc<Notif
     };
     let mut settings = settings;
     settings["room"] = 1.into();
-    settings["queue"]["comments_after_ms"] = 30.into();
+    settings["queue"]["comments_after_ms"] = 10.into();
     settings["queue"]["comments_every_ms"] = 20.into();
     let proxy = proxy_with(&[&engine], settings);
     (engine, proxy, gate)
@@ -218,7 +218,8 @@ async fn whoever_asks_for_it_hears_of_its_place_until_the_stream_follows() {
 
 #[tokio::test]
 async fn a_refusal_after_the_comments_is_an_event_of_the_family() {
-    let settings = json!({"queue": {"ttl_ms": 150}});
+    // Long after the first comment.
+    let settings = json!({"queue": {"ttl_ms": 4_000}});
     let (_engine, proxy, gate) = gated(settings, chat()).await;
     let mut first = proxy.call(context(0), chat_request()).await;
     assert!(frame(&mut first).await.is_some());

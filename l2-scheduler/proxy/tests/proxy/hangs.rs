@@ -1,4 +1,7 @@
 //! Engines that take requests and say nothing: noticed by their lack of progress, since their health pages are fine.
+//!
+//! Silence is a hang after four seconds or more where other engines answer: a machine that stops for less stops them too.
+//! As long as the speed of engines is only guessed, ten times the floor is waited for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +34,7 @@ async fn case_29_a_hung_engine_is_noticed_by_its_lack_of_progress() {
         Stub::start(|_, request| either(request)).await,
         Stub::start(|_, request| either(request)).await,
     ];
-    let settings = json!({"timeouts": {"hang_floor_ms": 200}});
+    let settings = json!({"timeouts": {"hang_floor_ms": 4_000}});
     let proxy = proxy_with(&[&hangs, &good[0], &good[1]], settings);
     for answer in ask_many(&proxy, 0..60).await {
         assert_eq!(answer.status, 200);
@@ -61,7 +64,10 @@ async fn a_hang_before_the_first_token_is_retried_elsewhere() {
     for hang in [Reply::Never, Reply::Stream(vec![Step::Hang])] {
         let hangs = Stub::start(move |_, _| hang.clone()).await;
         let good = Stub::start(|_, request| either(request)).await;
-        let proxy = proxy_with(&[&hangs, &good], json!({"timeouts": {"hang_floor_ms": 50}}));
+        let proxy = proxy_with(
+            &[&hangs, &good],
+            json!({"timeouts": {"hang_floor_ms": 400}}),
+        );
         for answer in ask_many(&proxy, 0..6).await {
             assert_eq!(answer.status, 200, "{}", answer.text);
         }
@@ -100,7 +106,7 @@ async fn a_stream_of_an_engine_that_answers_no_probe_ends_long_before_its_silenc
     .await;
     let proxy = proxy_with(
         &[&engine],
-        json!({"timeouts": {"hung_silence_ms": 20, "hang_floor_ms": 20}}),
+        json!({"timeouts": {"hung_silence_ms": 20, "hang_floor_ms": 400}}),
     );
     let mut first = proxy.call(context(1), chat_request()).await;
     assert!(frame(&mut first).await.is_some());
@@ -152,6 +158,6 @@ async fn an_answer_that_is_too_late_is_given_up() {
     assert_eq!(answer.status, 504);
     assert_eq!(answer.headers["x-headpond-reason"], "upstream_timeout");
     assert_eq!(answer.headers["x-headpond-work"], "prefill");
-    assert_eq!(engine.count(), 1);
+    assert!(engine.count() <= 1, "nobody is asked again");
     assert_at_rest(&proxy);
 }

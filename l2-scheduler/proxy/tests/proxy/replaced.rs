@@ -1,14 +1,15 @@
 //! Scheduling case 33, as far as a scheduler without a watch can see it: engines die, and others take their addresses.
 
 use crate::rig::{LIMIT, ask, assert_at_rest, completion_request, metric, proxy_with};
-use crate::stub::{Stub, completion};
+use crate::stub::{Place, Stub, completion};
 use serde_json::json;
 
 #[tokio::test]
 async fn case_33_a_dead_address_gets_no_traffic_until_somebody_answers_there() {
     let stays = Stub::start(|_, _| completion()).await;
-    let dies = Stub::start(|_, _| completion()).await;
-    let address = dies.address.to_string();
+    let place = Place::new();
+    let address = place.address.to_string();
+    let dies = Stub::start_at(&address, |_, _| completion()).await;
     let settings = json!({"scrape": {"interval_ms": 50, "idle_interval_ms": 50}});
     let proxy = proxy_with(&[&stays, &dies], settings);
     for n in 0..4 {

@@ -9,7 +9,7 @@ use crate::rig::{
     ask, assert_at_rest, chat_request, completion_request, context, frame, metric, post, proxy,
     proxy_with, record,
 };
-use crate::stub::{Reply, Step, Stub, chat, completion, json as answer_json, send, token};
+use crate::stub::{Place, Reply, Step, Stub, chat, completion, json as answer_json, send, token};
 
 fn kinds_of_failure() -> Vec<(&'static str, Reply)> {
     let error = "data: {\"error\":{\"message\":\"EngineCore encountered an issue\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n";
@@ -85,7 +85,8 @@ async fn until_the_first_data_another_endpoint_is_asked() {
 
 #[tokio::test]
 async fn a_dead_endpoint_costs_nothing() {
-    let dead = Stub::start(|_, _| Reply::Never).await;
+    let place = Place::new();
+    let dead = Stub::start_at(&place.address.to_string(), |_, _| Reply::Never).await;
     let good = Stub::start(|_, _| completion()).await;
     let proxy = proxy(&[&dead, &good]);
     drop(dead);

@@ -31,6 +31,9 @@ pub(crate) fn config(section: Value) -> Config {
     Config::check(file).expect("allowed values")
 }
 
+/// Milliseconds after which silence is a hang, for tests in which no engine hangs: their machine may stop for a while.
+pub(crate) const NEVER_HUNG_MS: u64 = 3_600_000;
+
 /// A scheduler for these engines, with settings merged into the section.
 pub(crate) fn proxy_with(engines: &[&Stub], settings: Value) -> SchedulerProxy {
     let mut section = json!({
@@ -41,6 +44,7 @@ pub(crate) fn proxy_with(engines: &[&Stub], settings: Value) -> SchedulerProxy {
             .collect::<Vec<_>>(),
         "policy": "round-robin",
         "queue": {"no_endpoint_ttl_ms": 0},
+        "timeouts": {"hang_floor_ms": NEVER_HUNG_MS},
     });
     let Value::Object(settings) = settings else {
         panic!("settings are an object");

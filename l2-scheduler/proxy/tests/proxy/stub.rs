@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -43,6 +43,27 @@ pub(crate) enum Step {
     Cut,
     /// Sends nothing more and stays.
     Hang,
+}
+
+/// An address for engines that come and go: while none is there, nobody else is given it.
+pub(crate) struct Place {
+    _bound: TcpSocket,
+    pub(crate) address: SocketAddr,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let bound = TcpSocket::new_v4().expect("a socket");
+        // A listener that says the same may bind to it as well.
+        bound.set_reuseaddr(true).expect("a setting");
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        bound.bind(any).expect("a free port");
+        let address = bound.local_addr().expect("it is bound");
+        Self {
+            _bound: bound,
+            address,
+        }
+    }
 }
 
 type Script = dyn Fn(usize, &Request<Bytes>) -> Reply + Send + Sync;
@@ -208,6 +229,16 @@ async fn answer(
     }
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let request = Request::from_parts(head, body);
+    // Whoever has not been heard within a second is asked for its models. A refusal is an answer.
+    if request.method() == Method::GET {
+        let (status, kind, body) = match (shared.script)(0, &request) {
+            Reply::Whole(status, kind, body) => (status, kind, body),
+            Reply::Stream(_) | Reply::Never | Reply::Close => {
+                (404, "application/json", "{}".into())
+            }
+        };
+        return Ok(whole(status, kind, body, None));
+    }
     let number = {
         let mut seen = shared.seen.lock().expect("no panic");
         seen.push(request.clone());

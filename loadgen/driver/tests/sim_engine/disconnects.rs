@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use loadgen::engine::{EngineConfig, Outcome, SimEngine, Vocabulary};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -114,6 +115,13 @@ async fn an_idle_connection_closes_after_five_seconds() {
 
 #[tokio::test]
 async fn a_thousand_idle_engines_fit_in_one_process() {
+    // Beside those of the other tests in this process they need more sockets than the customary 1,024.
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, most).expect("the soft limit may be raised to the hard one");
     let mut engines = Vec::new();
     for _ in 0..1_000 {
         engines.push(start(tiny(Vocabulary::Vllm)).await);

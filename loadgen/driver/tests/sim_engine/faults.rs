@@ -205,8 +205,9 @@ fn started(page: &str) -> f64 {
 
 #[tokio::test]
 async fn a_restart_cuts_streams_and_forgets_everything_but_its_name() {
+    // A stream takes much longer than its first token.
     let engine = start(EngineConfig {
-        speed: 2.0,
+        speed: 0.1,
         ..tiny(Vocabulary::Vllm)
     })
     .await;
@@ -255,15 +256,11 @@ async fn a_slow_replica_takes_that_much_longer() {
         ..tiny(Vocabulary::Vllm)
     })
     .await;
-    let time = async || {
-        let begin = std::time::Instant::now();
-        post(engine.addr(), "/v1/completions", &body(false)).await;
-        begin.elapsed()
-    };
-    let normal = time().await;
     engine.faults().inject(Fault::Slow { factor: 1_000.0 });
-    // 100 steps of at least 12.8 ms.
-    assert!(time().await >= Duration::from_millis(1_280).max(normal));
+    let begin = std::time::Instant::now();
+    post(engine.addr(), "/v1/completions", &body(false)).await;
+    // 100 steps of at least 12.8 ms, each a thousandth of that without the fault.
+    assert!(begin.elapsed() >= Duration::from_millis(1_280));
 }
 
 #[tokio::test]
@@ -300,7 +297,7 @@ async fn the_metrics_page_lies_freezes_breaks_and_ends_early() {
 #[tokio::test]
 async fn the_metrics_page_can_say_idle_while_it_is_not() {
     let engine = start(EngineConfig {
-        speed: 1.0,
+        speed: 0.1,
         ..tiny(Vocabulary::Vllm)
     })
     .await;
