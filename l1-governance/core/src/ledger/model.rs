@@ -124,7 +124,8 @@ impl Reference {
                     && asked > 0
                     && held + charged + asked > limit
                 {
-                    waits.push(waits_for(limit, held, charged, least(policy, reservation)));
+                    let fits = waits_for(limit, held, charged, least(policy, reservation));
+                    waits.push((policy.tier, fits));
                 }
                 lines.push(Line {
                     attempt: reservation.attempt,
@@ -135,7 +136,7 @@ impl Reference {
                 });
             }
         }
-        let longest = waits.into_iter().max();
+        let longest = told(&waits);
         let (state, due) = match longest {
             Some(_) => (State::Refused, now),
             None => (State::Sent, now.plus(reservation.lease_ms)),
@@ -266,4 +267,13 @@ fn waits_for(limit: u64, held: u64, charged: u64, least: u64) -> Fits {
         (_, _, false) => Fits::OnceHoldsEnd,
         (true, true, true) => Fits::Lowered,
     }
+}
+
+/// What a refusal tells of several: hard caps that only want less asked for come before the rest, which is judged then.
+fn told(waits: &[(Tier, Fits)]) -> Option<Fits> {
+    let hard: Vec<_> = waits.iter().filter(|(tier, _)| *tier == Tier::D).collect();
+    if !hard.is_empty() && hard.iter().all(|(_, fits)| *fits == Fits::Lowered) {
+        return Some(Fits::Lowered);
+    }
+    waits.iter().map(|(_, fits)| *fits).max()
 }

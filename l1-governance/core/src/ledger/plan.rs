@@ -19,7 +19,7 @@ pub(super) struct PlannedLeg {
 }
 
 impl Ledger {
-    /// The legs of a reservation, or the account without room that waiting helps least. Changes nothing.
+    /// The legs of a reservation, or the shortage to tell of. Changes nothing.
     pub(super) fn plan(&self, reservation: &Reservation) -> Result<Vec<PlannedLeg>, Refusal> {
         let ids = reservation.path.accounts();
         // Whether anyone may pay at all comes before whether there is room.
@@ -28,23 +28,16 @@ impl Ledger {
             .map(|id| self.active(id))
             .collect::<Result<Vec<_>, _>>()?;
         let mut legs = Vec::with_capacity(ids.len());
-        let mut worst: Option<Shortage> = None;
+        let mut shortages = Vec::new();
         for (id, account) in ids.iter().zip(accounts) {
             for no in &account.policies {
-                if self.policies[no.index()].is_target {
-                    continue;
-                }
-                let planned = self.plan_policy(id, *no, reservation, &mut legs);
-                if let Err(shortage) = planned
-                    && worst
-                        .as_ref()
-                        .is_none_or(|known| known.fits < shortage.fits)
-                {
-                    worst = Some(shortage);
+                if !self.policies[no.index()].is_target {
+                    let planned = self.plan_policy(id, *no, reservation, &mut legs);
+                    shortages.extend(planned.err());
                 }
             }
         }
-        match worst {
+        match foremost(shortages) {
             Some(shortage) => Err(Refusal::NoRoom(Arc::new(shortage))),
             None => Ok(legs),
         }
@@ -304,4 +297,18 @@ impl Room {
             Fits::Lowered
         }
     }
+}
+
+/// The one to tell of: that which waiting helps least, the first of equals. Unless hard caps are short and all of them have
+/// room for less: what the others have room for shows only when less is asked for.
+fn foremost(shortages: Vec<Shortage>) -> Option<Shortage> {
+    let is_hard = |shortage: &Shortage| shortage.tier == Tier::D;
+    let can_be_lowered = shortages
+        .iter()
+        .filter(|shortage| is_hard(shortage))
+        .all(|shortage| shortage.fits == Fits::Lowered);
+    shortages.into_iter().rev().max_by_key(|shortage| {
+        let comes_first = can_be_lowered && is_hard(shortage);
+        (comes_first, shortage.fits)
+    })
 }

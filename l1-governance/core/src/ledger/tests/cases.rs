@@ -348,6 +348,28 @@ fn a_refusal_tells_what_is_held_from_what_is_used() {
 }
 
 #[test]
+fn a_soft_limit_is_judged_once_the_hard_caps_have_lowered_what_is_asked() {
+    let cap = || policy("cap", Tier::D, month(), 10);
+    let soft = || policy("soft", Tier::B, month(), 50);
+    for (tenant, key, capped) in [(cap(), soft(), "acme"), (soft(), cap(), "acme/key")] {
+        let mut desk = Desk::new(&[("acme", vec![tenant]), ("acme/key", vec![key])]);
+        // Both are short, and the cap has room for less.
+        let asks = Reservation {
+            least: wtu(1),
+            ..reservation(1, "acme/key", 400, 400)
+        };
+        let refusal = shortage(desk.reserve(&asks).unwrap_err());
+        let found = (refusal.account.as_str(), refusal.fits, refusal.available);
+        assert_eq!(found, (capped, Fits::Lowered, 10));
+        desk.reserve(&reservation(2, "acme/key", 10, 10)).unwrap();
+        // It has no room even for less.
+        let asks = reservation(3, "acme/key", 400, 400);
+        let refusal = shortage(desk.reserve(&asks).unwrap_err());
+        assert_eq!(refusal.fits, Fits::Never);
+    }
+}
+
+#[test]
 fn a_limit_that_was_lowered_below_what_is_held_starts_over_at_its_own_size() {
     let mut desk = Desk::new(&[("acme", vec![policy("cap", Tier::D, month(), 100)])]);
     desk.reserve(&reservation(1, "acme", 100, 100)).unwrap();

@@ -209,19 +209,26 @@ impl Desk {
         self.check();
     }
 
-    /// Whether the least of a refused reservation fits once everybody has given back what they hold.
-    fn without_holds(&self, refused: &Reservation) -> bool {
+    /// Whether the least of a refused reservation fits as soon as the refusal says.
+    fn keeps_word(&self, refused: &Reservation, fits: Fits) -> bool {
         let snapshot = self.database.snapshot(self.config.remember);
         let mut ledger = Ledger::restore(self.config.clone(), snapshot).unwrap();
-        let open = self.database.attempts.values();
-        for row in open.filter(|row| row.state.is_open()) {
-            ledger.settle(self.now, row.id, &release()).unwrap();
-        }
-        let again = Reservation {
+        let mut again = Reservation {
             attempt: attempt(u64::from(u32::MAX)),
             largest: refused.least,
             ..refused.clone()
         };
+        match fits {
+            // Of the hard caps; what soft limits say of less is not known yet.
+            Fits::Lowered => again.estimate = Amounts::default(),
+            Fits::OnceHoldsEnd => {
+                let open = self.database.attempts.values();
+                for row in open.filter(|row| row.state.is_open()) {
+                    ledger.settle(self.now, row.id, &release()).unwrap();
+                }
+            }
+            Fits::OnceStartedOver | Fits::Never => return true,
+        }
         ledger.reserve(self.now, &again).is_ok()
     }
 
@@ -295,10 +302,9 @@ fn drive(desk: &mut Desk, made: &mut Vec<Reservation>, step: Step) {
         } => {
             let reservation = ask(made.len() as u64, leaf, estimate, slack, least);
             made.push(reservation.clone());
-            if let Err(Refusal::NoRoom(shortage)) = desk.reserve(&reservation)
-                && shortage.fits <= Fits::OnceHoldsEnd
-            {
-                assert!(desk.without_holds(&reservation), "{shortage:?}");
+            if let Err(Refusal::NoRoom(shortage)) = desk.reserve(&reservation) {
+                let keeps = desk.keeps_word(&reservation, shortage.fits);
+                assert!(keeps, "{shortage:?}");
             }
         }
         Step::Commit { which, percent } => {
