@@ -17,6 +17,9 @@ pub fn page() -> String {
     for code in Code::ALL {
         let fact = code.fact();
         let retry = match fact.retry {
+            Retry::Soon if code == Code::RateLimitExceeded => {
+                "yes (`retry-after` when known), but not what needs more tokens than a whole window grants (`x-should-retry: false`)"
+            }
             Retry::Never => "no",
             Retry::AtReset => {
                 "after the reset, and clients must not wait (`x-should-retry: false`); where others only hold what is missing, as `retry-after` says"
