@@ -308,17 +308,7 @@ impl Times {
                 .copied()
                 .unwrap_or(f64::NAN)
         };
-        {
-            eprintln!(
-                "   p75 {:.1} p90 {:.1} p95 {:.1} p98 {:.1} max {:.1}",
-                at(75) * 1e6,
-                at(90) * 1e6,
-                at(95) * 1e6,
-                at(98) * 1e6,
-                times[times.len() - 1] * 1e6
-            );
-            Self(at(50) * 1e6, at(99) * 1e6)
-        }
+        Self(at(50) * 1e6, at(99) * 1e6)
     }
 }
 
