@@ -17,11 +17,9 @@ use crate::metrics::Metrics;
 use crate::patience::Board;
 use crate::probe;
 
-type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub(crate) fn boxed(
-    task: impl Future<Output = ()> + Send + 'static,
-) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+pub(crate) fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
     Box::pin(task)
 }
 
