@@ -280,4 +280,23 @@ proptest! {
             prop_assert_eq!(used.toll(index), fresh.toll(index));
         }
     }
+    #[test]
+    fn what_streams_can_bear_is_true_as_time_passes(case in case(), seconds in 0.0..30.0f64) {
+        let mut eligible = Eligible::default();
+        eligible.fill(0..case.places.len() as u32);
+        let streams = |index: u32| &*case.places[index as usize].1;
+        let (mut kept, mut fresh) = (board(&case), board(&case));
+        kept.propose(&case.ask, &eligible, streams, case.spread);
+        let cached = case.places.iter().map(|place| place.2);
+        for board in [&mut kept, &mut fresh] {
+            board.advance(Timestamp(NOW.0 + (seconds * 1e9) as u64));
+            board.take((0..).zip(cached.clone()));
+            board.propose(&case.ask, &eligible, streams, case.spread);
+        }
+        for index in eligible.indices().iter().copied() {
+            if let (Some(kept), Some(fresh)) = (kept.toll(index), fresh.toll(index)) {
+                prop_assert!((kept.misses - fresh.misses).abs() < 1e-4, "{kept:?} kept, {fresh:?} anew");
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! In a large pool no turn does what many events have left behind: it is done between them, a part at a time.
 
+use super::properties::the_board_is_as_if_made_anew;
 use super::*;
 
 const ENGINES: u32 = 600;
@@ -71,4 +72,42 @@ fn news_of_many_endpoints_leaves_only_a_few_to_the_next_turn() {
         assert_eq!(bench.pool.spot(now, index).others, index);
         assert_eq!(bench.pool.scratch.board.spot(index).others, index);
     }
+}
+
+#[test]
+fn what_is_kept_is_true_while_engines_come_and_go_and_change_their_class() {
+    let mut bench = Bench::new(with_policy(Policy::Planned));
+    let mut dice = Rng::new(3);
+    let mut below = |most: u32| (dice.next() % u64::from(most)) as u32;
+    let up = |bench: &mut Bench, id: u32, class: u32| {
+        bench.up(id, |spec| spec.class = format!("class-{class}").into());
+    };
+    for id in 0..ENGINES / 2 {
+        up(&mut bench, id, id % 3);
+    }
+    bench.ask(&tokens(0, 2000));
+    let mut fewest = ENGINES;
+    for _ in 0..40 {
+        for _ in 0..60 {
+            let (id, number) = (below(ENGINES), below(1_000));
+            match below(20) {
+                0 => up(&mut bench, id, number % 3),
+                1 => bench.feed(Input::EndpointDown(EndpointId(id))),
+                2..=9 => bench.feed(Input::Observed {
+                    endpoint: EndpointId(id),
+                    observation: Observation {
+                        running: Some(number % 9),
+                        ..idle_metrics()
+                    },
+                }),
+                10..=15 => {
+                    bench.ask(&tokens(number, 2000));
+                }
+                _ => teach(&mut bench),
+            }
+            fewest = fewest.min(bench.pool.classes[0].untold.unwrap_or(ENGINES));
+        }
+        the_board_is_as_if_made_anew(&mut bench).expect("what is kept is true");
+    }
+    assert!(fewest < ENGINES, "no lesson was ever on its way");
 }
