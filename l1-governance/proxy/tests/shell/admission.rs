@@ -265,6 +265,19 @@ async fn case_7_a_rich_tenant_does_not_pay_for_a_poor_key() {
 }
 
 #[tokio::test]
+async fn what_a_hard_cap_lowers_is_not_refused_by_a_soft_limit_that_it_then_fits() {
+    let rig = Rig::with(Stage::always(ok(answer(14, 0, 7))), |config| {
+        limit(config, "/tenants/0", hard_cap(held(7)));
+        let soft = json!([{"tier": "B", "tokens": 80, "per": "1d"}]);
+        limit(config, "/tenants/0/projects/0/keys/0", soft);
+    })
+    .await;
+    let answer = rig.chat(json!({"max_tokens": 100})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("x-headpond-max-tokens"), "7");
+}
+
+#[tokio::test]
 async fn a_small_balance_lowers_the_bound_and_says_so() {
     let rig = Rig::with(Stage::always(ok(answer(14, 0, 7))), |config| {
         limit(config, "/tenants/0", hard_cap(held(7) + 1999));
