@@ -36,9 +36,7 @@ impl Ledger {
                 }
                 let planned = self.plan_policy(id, *no, reservation, &mut legs);
                 if let Err(shortage) = planned
-                    && worst
-                        .as_ref()
-                        .is_none_or(|known| known.fits < shortage.fits)
+                    && worst.as_ref().is_none_or(|known| shortage.outlasts(known))
                 {
                     worst = Some(shortage);
                 }
@@ -271,6 +269,21 @@ impl Policy {
             resets_at: (standing.span.end != UnixMs::FOREVER).then_some(standing.span.end),
             fits: room.fits(asks.least),
         }
+    }
+}
+
+impl Shortage {
+    /// Whether this is there when `other` is over. Of two that end with a smaller request the one that asks for the smaller.
+    fn outlasts(&self, other: &Shortage) -> bool {
+        let ends = |shortage: &Shortage| match shortage.fits {
+            Fits::OnceStartedOver => shortage.resets_at.unwrap_or(UnixMs::FOREVER),
+            Fits::Lowered | Fits::OnceHoldsEnd | Fits::Never => UnixMs(0),
+        };
+        let part = |some: u64, whole: u64| u128::from(some) * u128::from(whole);
+        (self.fits, ends(self))
+            .cmp(&(other.fits, ends(other)))
+            .then_with(|| part(other.available, self.asked).cmp(&part(self.available, other.asked)))
+            .is_gt()
     }
 }
 

@@ -85,7 +85,7 @@ pub enum Refusal {
     Used(State),
 }
 
-/// The account that had no room, and when it will. Of several that of the latest [`Fits`].
+/// The account that had no room, and when it will. Of several the one that will have it last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     /// Whose limit.
