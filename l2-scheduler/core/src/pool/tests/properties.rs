@@ -151,7 +151,7 @@ impl Reference {
 }
 
 /// What is kept of endpoints from turn to turn is what a look at all of them would say now.
-fn the_board_is_as_if_made_anew(bench: &mut Bench) -> Result<(), TestCaseError> {
+pub(super) fn the_board_is_as_if_made_anew(bench: &mut Bench) -> Result<(), TestCaseError> {
     let pool = &mut bench.pool;
     let now = pool.now;
     let mut scratch = std::mem::take(&mut pool.scratch);
