@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 
 use crate::load::Load;
@@ -208,13 +209,20 @@ pub(crate) struct Admin {
         long,
         value_name = "URL",
         env = "HEADPOND_ADMIN_URL",
+        hide_env_values = true,
         default_value = "http://127.0.0.1:9090",
         value_parser = client::admin_url
     )]
     pub(crate) admin_url: String,
     /// A file with the admin token, or with a key of role `lead` (`headpond up` without --config
     /// writes `admin.token` into its data directory)
-    #[arg(long, value_name = "FILE", env = "HEADPOND_ADMIN_TOKEN_FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "HEADPOND_ADMIN_TOKEN_FILE",
+        hide_env_values = true,
+        value_parser = OsStringValueParser::new().try_map(client::token_file)
+    )]
     pub(crate) admin_token_file: Option<PathBuf>,
 }
 

@@ -1,8 +1,10 @@
 //! A small HTTP client: one request, one answer, no pool; and on top of it one for the admin listener.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -11,6 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use crate::cli::Admin;
+use crate::usage::Usage;
 
 /// An answer of the admin listener is small; a larger one is not ours.
 const LARGEST_ANSWER: usize = 64 << 20;
@@ -24,6 +27,14 @@ pub(crate) fn admin_url(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// The same of the file of the token.
+pub(crate) fn token_file(path: OsString) -> Result<PathBuf, &'static str> {
+    if path.is_empty() {
+        return Err("it is empty; give the path of a file, or unset HEADPOND_ADMIN_TOKEN_FILE");
+    }
+    Ok(path.into())
+}
+
 /// Where the admin listener is, and what opens it.
 pub(crate) struct AdminClient {
     url: String,
@@ -32,6 +43,10 @@ pub(crate) struct AdminClient {
 
 impl AdminClient {
     pub(crate) fn new(admin: &Admin) -> anyhow::Result<Self> {
+        ensure!(
+            !admin.admin_url.contains('@'),
+            Usage::new("--admin-url: no user and no password; give http://HOST:PORT")
+        );
         let token = match &admin.admin_token_file {
             // The path is not repeated: it may be the token itself.
             Some(path) => Some(

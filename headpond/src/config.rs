@@ -1,7 +1,7 @@
 //! The configuration file: one YAML, the sum of the sections of the crates. Parsed once, at start.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -142,14 +142,24 @@ fn two_listeners(
     clients: Option<SocketAddr>,
     operators: Option<SocketAddr>,
 ) -> Result<(), ConfigError> {
-    match operators.filter(|address| address.port() != 0 && clients == Some(*address)) {
-        Some(address) => Err(ConfigError {
+    let both = clients.zip(operators);
+    match both.filter(|(clients, operators)| meet(*clients, *operators)) {
+        Some((_, address)) => Err(ConfigError {
             path: "admin_listen".to_owned(),
             value: address.to_string(),
-            allowed: "another address than that of listen".to_owned(),
+            allowed: "an address that listen does not take".to_owned(),
         }),
         None => Ok(()),
     }
+}
+
+/// Whether only one of them can be listened on. All addresses of a family (`0.0.0.0`, `[::]`) take every single one.
+fn meet(one: SocketAddr, other: SocketAddr) -> bool {
+    let [a, b] = [one, other].map(|address| address.ip().to_canonical());
+    let takes = |all: IpAddr, one: IpAddr| {
+        all == one || (all.is_unspecified() && all.is_ipv4() == one.is_ipv4())
+    };
+    one.port() == other.port() && one.port() != 0 && (takes(a, b) || takes(b, a))
 }
 
 /// A file has one scheduler, so a model can be in no other pool than its. A file that leaves the scheduler to another one

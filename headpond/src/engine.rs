@@ -38,7 +38,7 @@ impl Hardware {
 }
 
 pub(crate) async fn run(options: Engine) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
+    let mut shutdown = Shutdown::listen()?;
     let hardware = Hardware::parse(&options.profile, options.speed)?;
     let vocabulary: Vocabulary = options
         .vocabulary

@@ -20,7 +20,7 @@ use crate::ready::Ready;
 use crate::shutdown::Shutdown;
 
 pub(crate) async fn run(options: Govern) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
+    let mut shutdown = Shutdown::listen()?;
     let file = File::read(&options.config)?;
     let (listen, admin_listen) = (file.listen, file.admin_listen);
     let (url, keys) = (file.scheduler_url.clone(), file.context_keys.clone());

@@ -21,7 +21,7 @@ use crate::shutdown::Shutdown;
 use crate::silent;
 
 pub(crate) async fn run(options: Schedule) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
+    let mut shutdown = Shutdown::listen()?;
     let file = File::read(&options.config)?;
     let reload = Reload::listen(&options.config, file.clone())?;
     let (listen, admin_listen, keys) = (file.listen, file.admin_listen, file.context_keys.clone());

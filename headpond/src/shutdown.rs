@@ -19,7 +19,7 @@ impl Shutdown {
     }
 
     /// Resolves at the first SIGTERM or SIGINT since it began to listen.
-    pub(crate) async fn requested(mut self) {
+    pub(crate) async fn requested(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -22,13 +22,14 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 pub(crate) async fn run(options: Top) -> anyhow::Result<()> {
-    let stop = Shutdown::listen()?;
     let mut source = Source::open(&options).await?;
     // Somewhere that cannot be drawn over, frames would only pile up.
     let drawn = std::io::stdout().is_terminal() && !options.json;
     if options.once || !(drawn || options.json) {
         return Ok(print(&source.next().await?.shown(&options))?);
     }
+    // Until here a signal ends the process by itself.
+    let mut stop = Shutdown::listen()?;
     if drawn {
         print(ENTER)?;
     }

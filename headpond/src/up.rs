@@ -45,8 +45,13 @@ struct Stack {
 }
 
 pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
+    let mut shutdown = Shutdown::listen()?;
     let data = DataDir::open(options.data_dir.as_deref())?;
+    // Real engines are asked what they serve, and have time to answer.
+    let settled = tokio::select! {
+        settled = settle(&options, &data) => settled?,
+        () = shutdown.requested() => return Ok(()),
+    };
     let Settled {
         checked,
         listen,
@@ -54,7 +59,7 @@ pub(crate) async fn run(options: Up) -> anyhow::Result<()> {
         kind,
         engines,
         reload,
-    } = settle(&options, &data).await?;
+    } = settled;
     let (listener, admin) = listener::both(
         config::address(options.listen, listen, "127.0.0.1:8080"),
         config::address(options.admin_listen, admin_listen, "127.0.0.1:9090"),

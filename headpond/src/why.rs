@@ -175,7 +175,7 @@ fn limit_text(limit: &Value) -> String {
             if unit == "uwtu" {
                 wtu(number)
             } else {
-                format!("{number} {unit}")
+                counted(number, unit.trim_end_matches('s'))
             }
         })
     };
@@ -293,6 +293,15 @@ mod tests {
             "limit": 5_000_000, "used": 250_000, "held": 4_750_000});
         let told = render(&json!({ "governance": { "route": "chat", "limits": [limit] } }));
         let expected = "acme 1d (tier D): 0.250000 WTU used, 4.750000 WTU held, limit 5.000000 WTU";
+        assert!(told.contains(expected), "{told}");
+    }
+
+    #[test]
+    fn one_request_is_not_many() {
+        let limit = json!({"account": "acme", "name": "requests", "tier": "A", "unit": "requests",
+            "limit": 600, "used": 0, "held": 1});
+        let told = render(&json!({ "governance": { "route": "chat", "limits": [limit] } }));
+        let expected = "(tier A): 0 requests used, 1 request held, limit 600 requests";
         assert!(told.contains(expected), "{told}");
     }
 

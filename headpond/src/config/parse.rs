@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> anyhow::Result<File> {
             serde_path_to_error::deserialize(document).map_err(|error| {
                 path = match error.path().to_string().as_str() {
                     "." => "the file".to_owned(),
-                    path => on_one_line(path),
+                    path => on_one_line(without_secret(path)),
                 };
                 error.into_inner()
             })
@@ -86,6 +86,11 @@ impl Wrong<'_> {
                 expected, location, ..
             } => {
                 let (fields, at) = (expected.join(", "), place(location));
+                // Every key begins so, and none of the fields.
+                let path = match path.rsplit_once('.') {
+                    Some((whole, name)) if name.starts_with("hp-") => whole,
+                    Some(_) | None => path,
+                };
                 format!("{path}: there is no such field; use one of {fields}{at}")
             }
             Error::SerdeMissingField { field, location } => {
@@ -101,6 +106,7 @@ impl Wrong<'_> {
                 let at = place(location);
                 let path = match path {
                     "?" | "the file" => key.to_owned(),
+                    path if within_secret(path) => path.to_owned(),
                     path => format!("{}.{key}", path.trim_end_matches(".?")),
                 };
                 format!("{path}: stands here a second time; use each name once{at}")
@@ -118,13 +124,15 @@ impl Wrong<'_> {
     /// `unseen` is what stands there if the text has no value in that place.
     fn refused(&self, location: &Location, allowed: &str, unseen: &str) -> String {
         let (path, at) = (self.path, place(location));
+        let (last, is_secret) = (last(path), within_secret(path));
+        let is_place = is_secret || PLACES.contains(&last);
         let seen = match self.seen(location) {
             // Whoever writes a secret where its source belongs does not want to read it in a log.
-            Some(_) if allowed == FIELDS => "a single value",
+            Some("a list") if is_place => "a list",
+            Some(_) if allowed == FIELDS || is_place => "a single value",
             Some(value) => value,
             None => unseen,
         };
-        let is_secret = SECRETS.contains(&path.rsplit('.').next().unwrap_or_default());
         let allowed = if allowed == FIELDS && is_secret {
             SECRET_FIELDS
         } else {
@@ -196,6 +204,30 @@ fn on_one_line(path: &str) -> String {
     shown
 }
 
+/// The path as far as its names are ours: below the place of a secret a name may be the secret.
+fn without_secret(path: &str) -> &str {
+    let mut end = 0;
+    for name in path.split('.') {
+        end += name.len();
+        if SECRETS.contains(&name) {
+            return match &path[end..] {
+                ".file" | ".env" => path,
+                _ => &path[..end],
+            };
+        }
+        end += 1;
+    }
+    path
+}
+
+fn within_secret(path: &str) -> bool {
+    path.split('.').any(|name| SECRETS.contains(&name))
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or_default()
+}
+
 /// Where a value stands in the text.
 fn span(text: &str, location: &Location) -> Option<Range<usize>> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
@@ -207,6 +239,8 @@ fn span(text: &str, location: &Location) -> Option<Range<usize>> {
 const FIELDS: &str = "fields (`name: value`)";
 /// Fields that say where a secret is, and what they may say.
 const SECRETS: [&str; 3] = ["secret", "admin_token", "installation_secret"];
+/// Fields that name where secrets are: what is wrong there may be one.
+const PLACES: [&str; 3] = ["keys", "context_keys", "key_file"];
 const SECRET_FIELDS: &str = "{ file: PATH } or { env: NAME }: secrets are never in the file itself";
 
 fn scalar(ty: &'static str) -> &'static str {

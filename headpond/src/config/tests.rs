@@ -174,15 +174,24 @@ fn a_file_without_models_is_told_unless_it_is_of_schedule_alone() {
 
 #[test]
 fn one_address_is_not_listened_on_twice() {
-    let refused =
-        "admin_listen: 127.0.0.1:8080 is not allowed; use another address than that of listen";
-    for (clients, operators, expected) in [
-        ("127.0.0.1:8080", "127.0.0.1:8080", refused),
-        ("127.0.0.1:8080", "127.0.0.1:8081", "good"),
-        ("127.0.0.1:8080", "127.0.0.2:8080", "good"),
-        ("127.0.0.1:0", "127.0.0.1:0", "good"),
+    for (clients, operators, is_good) in [
+        ("127.0.0.1:8080", "127.0.0.1:8080", false),
+        ("0.0.0.0:8080", "127.0.0.1:8080", false),
+        ("127.0.0.1:8080", "0.0.0.0:8080", false),
+        ("[::]:8080", "[::1]:8080", false),
+        ("127.0.0.1:8080", "[::ffff:127.0.0.1]:8080", false),
+        ("127.0.0.1:8080", "127.0.0.1:8081", true),
+        ("0.0.0.0:8080", "127.0.0.1:8081", true),
+        ("0.0.0.0:8080", "[::1]:8080", true),
+        ("127.0.0.1:8080", "127.0.0.2:8080", true),
+        ("127.0.0.1:0", "127.0.0.1:0", true),
+        ("0.0.0.0:0", "127.0.0.1:0", true),
     ] {
         let text = format!("listen: '{clients}'\nadmin_listen: '{operators}'\n");
+        let refused = format!(
+            "admin_listen: {operators} is not allowed; use an address that listen does not take"
+        );
+        let expected = if is_good { "good" } else { &refused };
         assert_eq!(check(&text), expected, "{text}");
     }
     assert_eq!(check("admin_listen: '127.0.0.1:8080'"), "good");

@@ -296,12 +296,34 @@ fn a_wrong_command_line_ends_with_two_whoever_finds_it() {
             assert!(told.contains(name), "{line:?} does not name {name}: {told}");
         }
     }
-    let empty = run(headpond()
-        .args(["top", "--once"])
-        .env("HEADPOND_ADMIN_URL", ""));
-    let told = text(&empty.stderr);
-    assert_eq!(empty.status.code(), Some(2), "{told}");
-    assert!(told.contains("unset HEADPOND_ADMIN_URL"), "{told}");
+    for name in ["HEADPOND_ADMIN_URL", "HEADPOND_ADMIN_TOKEN_FILE"] {
+        let empty = run(headpond().args(["top", "--once"]).env(name, ""));
+        let told = text(&empty.stderr);
+        assert_eq!(empty.status.code(), Some(2), "{told}");
+        assert!(told.contains(&format!("unset {name}")), "{told}");
+    }
+}
+
+#[test]
+fn a_password_in_an_address_is_not_repeated() {
+    for command in [&["top", "--once"][..], &["why", "id"], &["key", "list"]] {
+        let url = "http://u:very-secret@127.0.0.1:1";
+        let output = run(headpond().args(command).args(["--admin-url", url]));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {told}");
+        assert!(told.contains("--admin-url"), "{told}");
+        assert!(!told.contains("very-secret"), "{told}");
+    }
+}
+
+#[test]
+fn help_does_not_tell_what_variables_say() {
+    for name in ["HEADPOND_ADMIN_URL", "HEADPOND_ADMIN_TOKEN_FILE"] {
+        let help = run(headpond().args(["top", "--help"]).env(name, "very-secret"));
+        let told = text(&help.stdout);
+        assert!(told.contains(name), "{told}");
+        assert!(!told.contains("very-secret"), "{told}");
+    }
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::Method;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::process::Running;
+use crate::process::{Running, headpond};
 use crate::site::{PATIENT, Site, chat, fault, plain};
 use crate::wire::{self, Open};
 
@@ -46,6 +46,23 @@ async fn listens(running: &Running) -> bool {
     TcpStream::connect(wire::split(running.url()).0)
         .await
         .is_ok()
+}
+
+#[tokio::test]
+async fn who_is_still_asking_its_engines_ends_at_once() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let engine = format!("http://{}", silent.local_addr().expect("an address"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = headpond();
+    command.args(["up", "--endpoint", &engine, "--listen", "127.0.0.1:0"]);
+    command.args(["--admin-listen", "127.0.0.1:0"]);
+    let mut running = Running::spawn(directory.path(), "up", &mut command);
+    let asked = silent.accept().await.expect("it asks");
+    running.signal("TERM");
+    let status = ended(&mut running).await;
+    drop(asked);
+    assert!(status.success(), "{status}: {}", running.log());
+    assert_eq!(running.log(), "");
 }
 
 #[tokio::test]

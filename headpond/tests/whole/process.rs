@@ -91,7 +91,8 @@ impl Running {
         running
     }
 
-    fn spawn(directory: &Path, name: &str, command: &mut Command) -> Self {
+    /// Any command, as soon as its process is there.
+    pub(crate) fn spawn(directory: &Path, name: &str, command: &mut Command) -> Self {
         let log = directory.join(format!("{name}.log"));
         let log_file = std::fs::OpenOptions::new()
             .create(true)

@@ -23,6 +23,9 @@ pub(crate) use upstream::{EngineError, scrub};
 /// How long to wait for what others hold. Nobody knows when they end, and their leases last for an hour: it is about
 /// what an answer takes, so that who comes again does not come often.
 const HOLD_WAIT_MS: u64 = 5_000;
+/// What to do where no time helps.
+const ASK_FOR_LESS: &str =
+    "Ask for less at a time, or ask an administrator of the account for a higher limit.";
 
 /// An error on its way to a client. Boxed, because it is the rare half of every result here.
 #[derive(Debug)]
@@ -299,10 +302,12 @@ fn no_wtu(shortage: &Shortage, now: UnixMs) -> Fault {
     };
     let fault = Fault::new(Code::InsufficientQuota).quota(facts);
     match shortage.fits {
-        Fits::Never => fault.what(format!(
-            "The request needs {} WTU, more than a whole window of the account grants, so that waiting does not help",
-            MicroWtu(shortage.asked)
-        )),
+        Fits::Never => fault
+            .what(format!(
+                "The request needs {} WTU, more than a whole window of the account grants, so that waiting does not help",
+                MicroWtu(shortage.asked)
+            ))
+            .how(ASK_FOR_LESS),
         Fits::OnceHoldsEnd => once_holds_end(
             fault.what("Requests that are not settled yet hold what this one needs"),
             shortage,
@@ -310,7 +315,7 @@ fn no_wtu(shortage: &Shortage, now: UnixMs) -> Fault {
         ),
         Fits::OnceStartedOver | Fits::Lowered => match shortage.resets_at {
             Some(at) => fault.retry_after_ms(at.since(now)),
-            None => fault,
+            None => used_up(fault),
         },
     }
 }
@@ -326,7 +331,7 @@ fn no_tokens(shortage: &Shortage, now: UnixMs) -> Fault {
             .what(format!(
                 "{what}, more than a whole window grants, so that waiting does not help"
             ))
-            .how("Ask for less at a time, or ask an administrator of the account for a higher limit.")
+            .how(ASK_FOR_LESS)
             .retry(Retry::Never),
         Fits::OnceHoldsEnd => once_holds_end(
             fault.what(format!(
@@ -337,9 +342,16 @@ fn no_tokens(shortage: &Shortage, now: UnixMs) -> Fault {
         ),
         Fits::OnceStartedOver | Fits::Lowered => match shortage.resets_at {
             Some(at) => fault.what(what).retry_after_ms(at.since(now).max(1)),
-            None => fault.what(what),
+            None => used_up(fault.what(what)),
         },
     }
+}
+
+/// A balance does not start over.
+fn used_up(fault: Fault) -> Fault {
+    fault
+        .how("It does not start over: ask for less, or ask an administrator of the account for more quota.")
+        .retry(Retry::Never)
 }
 
 /// What is missing is not used up, so the window's end is not what to wait for.

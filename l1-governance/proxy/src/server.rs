@@ -157,7 +157,10 @@ async fn connection<S: Scheduler>(
         () = cut.cancelled() => return,
         () = &mut left => return,
         result = connection.as_mut() => return closed(result),
-        () = graceful.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = graceful.cancelled() => {
+            watched.end();
+            connection.as_mut().graceful_shutdown();
+        }
     }
     tokio::select! {
         biased;

@@ -1,5 +1,6 @@
 //! Judging a reservation: which legs it takes, all of them or none.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::entry::{Deltas, EntryKind};
@@ -267,6 +268,20 @@ impl Policy {
     }
 }
 
+impl Shortage {
+    /// Which of two is over later. Of two that end with a smaller request the one that asks for the smaller.
+    fn cmp_end(&self, other: &Self) -> Ordering {
+        let ends = |shortage: &Self| match shortage.fits {
+            Fits::OnceStartedOver => shortage.resets_at.unwrap_or(UnixMs::FOREVER),
+            Fits::Lowered | Fits::OnceHoldsEnd | Fits::Never => UnixMs(0),
+        };
+        let part = |some: u64, whole: u64| u128::from(some) * u128::from(whole);
+        (self.fits, ends(self))
+            .cmp(&(other.fits, ends(other)))
+            .then_with(|| part(other.available, self.asked).cmp(&part(self.available, other.asked)))
+    }
+}
+
 /// What a policy has room for.
 #[derive(Debug, Clone, Copy)]
 struct Room {
@@ -299,16 +314,18 @@ impl Room {
     }
 }
 
-/// The one to tell of: that which waiting helps least, the first of equals. Unless hard caps are short and all of them have
-/// room for less: what the others have room for shows only when less is asked for.
+/// The one to tell of: that which is over last, the first of equals. Unless hard caps are short and all of them have room for
+/// less: what the others have room for shows only when less is asked for.
 fn foremost(shortages: Vec<Shortage>) -> Option<Shortage> {
     let is_hard = |shortage: &Shortage| shortage.tier == Tier::D;
     let can_be_lowered = shortages
         .iter()
         .filter(|shortage| is_hard(shortage))
         .all(|shortage| shortage.fits == Fits::Lowered);
-    shortages.into_iter().rev().max_by_key(|shortage| {
-        let comes_first = can_be_lowered && is_hard(shortage);
-        (comes_first, shortage.fits)
+    let comes_first = |shortage: &Shortage| can_be_lowered && is_hard(shortage);
+    shortages.into_iter().rev().max_by(|a, b| {
+        comes_first(a)
+            .cmp(&comes_first(b))
+            .then_with(|| a.cmp_end(b))
     })
 }

@@ -85,8 +85,8 @@ pub enum Refusal {
     Used(State),
 }
 
-/// The account that had no room, and when it will. Of several that of the latest [`Fits`], or a hard cap as long as all hard
-/// caps have room for less: the rest is judged once less is asked for.
+/// The account that had no room, and when it will. Of several the one that will have it last, or a hard cap as long as all
+/// hard caps have room for less: the rest is judged once less is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
     /// Whose limit.

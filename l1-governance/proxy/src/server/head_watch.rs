@@ -37,6 +37,8 @@ pub(super) struct Framing {
     half_written: AtomicBool,
     /// A request has been read to its end.
     read: Notify,
+    /// The process ends: who has been answered is not waited for.
+    ending: AtomicBool,
 }
 
 impl Framing {
@@ -52,6 +54,11 @@ impl Framing {
         let interim = version == Version::HTTP_11;
         self.unanswered.store(interim, Ordering::Release);
         self.read.notify_one();
+    }
+
+    /// The process ends: what the client of a closed connection still sends gives it no more time.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
     }
 
     /// Waits for the end of a request.
@@ -245,8 +252,10 @@ impl<T: AsyncRead + Unpin> HeadWatch<T> {
                 Poll::Pending => return linger.deadline.as_mut().poll(context),
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     linger.bytes = linger.bytes.saturating_sub(buffer.filled().len());
-                    let silent = Instant::now() + LINGER;
-                    linger.deadline.as_mut().reset(silent.min(linger.end));
+                    if !self.framing.ending.load(Ordering::Acquire) {
+                        let silent = Instant::now() + LINGER;
+                        linger.deadline.as_mut().reset(silent.min(linger.end));
+                    }
                 }
                 Poll::Ready(_) => break,
             }
@@ -311,6 +320,29 @@ mod tests {
     fn closing() -> (DuplexStream, HeadWatch<DuplexStream>) {
         let (client, server) = tokio::io::duplex(1 << 16);
         (client, HeadWatch::new(server, LINGER, IDLE).0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_ends_does_not_wait_for_who_sends_on() {
+        let (mut client, mut watch) = closing();
+        let framing = Arc::clone(&watch.framing);
+        let begun = Instant::now();
+        let sends = async {
+            for piece in 0..20 {
+                let sent = client.write_all(&[0; 100]).await;
+                sent.expect("the connection is there as long as the test");
+                sleep(LINGER / 10).await;
+                if piece == 5 {
+                    framing.end();
+                }
+            }
+        };
+        let reads_on = async {
+            watch.shutdown().await.expect("it can be closed");
+            begun.elapsed().as_millis()
+        };
+        let (closed, ()) = tokio::join!(reads_on, sends);
+        assert!((1_500..1_550).contains(&closed), "{closed} ms");
     }
 
     #[tokio::test(start_paused = true)]

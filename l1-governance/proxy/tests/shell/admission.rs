@@ -301,6 +301,58 @@ async fn a_small_balance_lowers_the_bound_and_says_so() {
 }
 
 #[tokio::test]
+async fn of_many_small_balances_the_least_lowers_the_bound() {
+    let caps = (1..=8).map(|hours: u64| {
+        let left = held(48 - 5 * hours);
+        json!({"tier": "D", "wtu": wtu(left), "per": format!("{hours}h")})
+    });
+    let caps: Vec<Value> = caps.collect();
+    let rig = Rig::with(Stage::always(ok(answer(14, 0, 7))), |config| {
+        limit(config, "/tenants/0", json!(caps));
+    })
+    .await;
+    let answer = rig.chat(json!({"max_tokens": 100})).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("x-headpond-max-tokens"), "8");
+    rig.assert_quiet().await;
+}
+
+#[tokio::test]
+async fn who_needs_more_than_a_window_grants_is_not_told_to_wait() {
+    let rig = Rig::with(Stage::always(ok(answer(14, 0, 7))), |config| {
+        limit(config, "/tenants/0", hard_cap(held(1) - 1));
+    })
+    .await;
+    let refused = rig.chat(json!({"max_tokens": 1})).await;
+    assert_eq!(refused.status, 429, "{}", refused.text());
+    assert_eq!(refused.header("x-should-retry"), "false");
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(message.contains("waiting does not help"), "{message}");
+    assert!(!message.contains("wait for"), "{message}");
+}
+
+#[tokio::test]
+async fn whose_balance_is_used_up_is_told_that_it_does_not_start_over() {
+    for balance in [
+        json!([{"tier": "D", "wtu": wtu(held(1)), "window": "balance"}]),
+        json!([{"tier": "D", "tokens": 14 + 1, "window": "balance"}]),
+    ] {
+        let rig = Rig::with(Stage::always(ok(answer(14, 0, 1))), |config| {
+            limit(config, "/tenants/0", balance);
+        })
+        .await;
+        assert_eq!(rig.chat(json!({"max_tokens": 1})).await.status, 200);
+        let refused = rig.chat(json!({"max_tokens": 1})).await;
+        assert_eq!(refused.status, 429, "{}", refused.text());
+        assert_eq!(refused.header("x-should-retry"), "false");
+        assert!(refused.headers.get("retry-after").is_none());
+        let message = refused.json()["error"]["message"].to_string();
+        assert!(message.contains("does not start over"), "{message}");
+        assert!(!message.contains("ait "), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn case_9_a_panic_after_the_hold_leaves_it_unknown_and_answers_cleanly() {
     let panics = [
         (Play::Panic, false),

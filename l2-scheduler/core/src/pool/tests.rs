@@ -6,6 +6,7 @@ mod attacks;
 mod bands;
 mod choice;
 mod commuting;
+mod crowd;
 mod flow;
 mod health;
 mod heard;

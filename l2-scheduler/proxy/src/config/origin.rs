@@ -83,21 +83,48 @@ enum Host {
 
 impl Host {
     fn of(text: &str) -> Self {
-        match text.parse::<IpAddr>() {
+        match text.parse::<IpAddr>().ok().or_else(|| old_form(text)) {
             // An IPv4 address has a second form, as an IPv6 address.
-            Ok(address) => Self::Address(address.to_canonical()),
+            Some(address) => Self::Address(address.to_canonical()),
             // With a dot at its end it is the same name, only that nothing is appended to it.
-            Err(_) => Self::Name(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()),
+            None => Self::Name(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()),
         }
     }
 }
 
-/// An address as messages show it: without user and password.
+/// An IPv4 address in one of the forms that resolvers still take: `127.1`, `0x7f.1`, `2130706433`.
+fn old_form(text: &str) -> Option<IpAddr> {
+    let number = |text: &str| {
+        let (digits, radix) = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
+            (Some(hexadecimal), _) => (hexadecimal, 16),
+            (None, Some(octal)) if !octal.is_empty() => (octal, 8),
+            (None, _) => (text, 10),
+        };
+        u32::from_str_radix(digits, radix).ok()
+    };
+    let parts: Vec<u32> = text.split('.').map(number).collect::<Option<_>>()?;
+    let (last, first) = parts.split_last()?;
+    let mut address = *last;
+    for (part, shift) in first.iter().zip([24, 16, 8]) {
+        address |= u8::try_from(*part).map(u32::from).ok()? << shift;
+    }
+    // The last part is all that the others leave.
+    let room = 32_u32
+        .checked_sub(8 * first.len() as u32)
+        .filter(|room| *room > 0)?;
+    (u64::from(*last) < 1 << room).then(|| IpAddr::V4(address.into()))
+}
+
+/// An address as messages show it: without user and password, and without a query, in which a token may stand.
 pub(super) fn shown(url: &str) -> String {
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) => (url, "?..."),
+        None => (url, ""),
+    };
     let start = url.find("//").map_or(0, |at| at + 2);
     match url.rfind('@').filter(|at| *at >= start) {
-        Some(at) => format!("{}...{}", &url[..start], &url[at..]),
-        None => url.to_owned(),
+        Some(at) => format!("{}...{}{query}", &url[..start], &url[at..]),
+        None => format!("{url}{query}"),
     }
 }
 

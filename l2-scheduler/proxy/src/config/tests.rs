@@ -139,7 +139,7 @@ fn bad_addresses_say_what_is_allowed() {
     refused(
         "http://e:1/?a=b",
         &expect![[
-            r#"scheduling.endpoints[0].url: "http://e:1/?a=b" is not allowed; use http://host:port without a query"#
+            r#"scheduling.endpoints[0].url: "http://e:1/?..." is not allowed; use http://host:port without a query"#
         ]],
     );
     refused(
@@ -278,6 +278,10 @@ fn one_engine_is_one_endpoint_however_its_address_is_written() {
         ("http://[::1]:80", "http://[0:0:0:0:0:0:0:1]:80"),
         ("http://[fe80::A]", "http://[fe80:0::a]:80"),
         ("http://127.0.0.1:1", "http://[::ffff:127.0.0.1]:1"),
+        ("http://127.0.0.1:1", "http://127.1:1"),
+        ("http://127.0.0.1:1", "http://0x7f.1:1"),
+        ("http://127.0.0.1:1", "http://0177.0.0.01:1"),
+        ("http://127.0.0.1:1", "http://2130706433:1"),
         ("http://localhost:1", "http://Localhost.:1"),
     ] {
         let section = json!({"endpoints": [

@@ -370,6 +370,38 @@ fn a_soft_limit_is_judged_once_the_hard_caps_have_lowered_what_is_asked() {
 }
 
 #[test]
+fn of_several_short_windows_that_is_named_which_has_room_last() {
+    let cap = |name, window, limit| policy(name, Tier::D, window, limit);
+    let all = |limits: [u64; 3]| {
+        vec![
+            cap("minute", minute(), limits[0]),
+            cap("month", month(), limits[1]),
+            cap("balance", Window::Balance, limits[2]),
+        ]
+    };
+    // limits of `acme`, used, then asked and least, what is named and what it has left
+    for (limits, used, asks, expected) in [
+        ([10, 10, 99], 10, (5, 5), ("month", 0)),
+        ([10, 10, 10], 10, (5, 5), ("balance", 0)),
+        ([10, 99, 10], 10, (5, 5), ("balance", 0)),
+        ([90, 80, 70], 10, (85, 1), ("balance", 60)),
+        ([70, 90, 80], 10, (85, 1), ("minute", 60)),
+        ([90, 70, 80], 10, (85, 1), ("month", 60)),
+    ] {
+        let mut desk = Desk::new(&[("acme", all(limits))]);
+        desk.reserve(&reservation(1, "acme", used, used)).unwrap();
+        desk.settle(1, &commit(used));
+        let asks = Reservation {
+            least: wtu(asks.1),
+            ..reservation(2, "acme", asks.0, asks.0)
+        };
+        let refusal = shortage(desk.reserve(&asks).unwrap_err());
+        let found = (refusal.policy.to_string(), refusal.available);
+        assert_eq!((found.0.as_str(), found.1), expected, "{limits:?}");
+    }
+}
+
+#[test]
 fn a_limit_that_was_lowered_below_what_is_held_starts_over_at_its_own_size() {
     let mut desk = Desk::new(&[("acme", vec![policy("cap", Tier::D, month(), 100)])]);
     desk.reserve(&reservation(1, "acme", 100, 100)).unwrap();
