@@ -1,7 +1,7 @@
 //! Prints what flow control costs: joining and leaving a long line, and one turn of the plan in a large pool.
 //!
-//! `cargo bench -p scheduler-core --bench flow`. Beside every figure stands the same machine's time for a look-up in a
-//! `BTreeMap` of as many entries, so that machines can be compared.
+//! `cargo bench -p scheduler-core --bench flow`. Beside the lines stands the same machine's time for a look-up in a `BTreeMap`
+//! of as many entries, and beside the turns that of plain arithmetic, so that machines can be compared.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -143,9 +143,11 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
             while pool.poll_output().is_some() {}
         }
     };
+    let mut plain = Vec::new();
     let mut turns = Vec::new();
     let mut events = Vec::new();
     for round in 0..2_000 {
+        plain.push(arithmetic());
         fill(&mut pool, now);
         now.0 += 50_000_000;
         // Every stream is told of once a second, and has kept 80 to 120 ms a token.
@@ -179,6 +181,7 @@ fn turn(endpoints: u32, streams: u32, waiting: u64) {
         events.push(clock.elapsed().as_secs_f64());
     }
     println!("{waiting} waiting, {endpoints} endpoints of {streams} streams");
+    println!("  arithmetic between them         {}", Times::of(plain));
     println!("  a turn after 50 ms of news      {}", Times::of(turns));
     println!("  a turn after one event          {}", Times::of(events));
 }
@@ -284,6 +287,16 @@ fn request(key: u64, fairness: FairnessId, prompt_tokens: u64) -> Request {
         first_arrived: None,
         tried: Vec::new(),
     }
+}
+
+/// Takes about as long as a turn of a large pool, always does the same, and needs no memory: its tail is the machine's.
+fn arithmetic() -> f64 {
+    let clock = Instant::now();
+    let sum = (0..black_box(60_000_u64)).fold(0_u64, |sum, at| {
+        (sum ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    black_box(sum);
+    clock.elapsed().as_secs_f64()
 }
 
 fn reference(entries: u64) -> Times {

@@ -12,10 +12,12 @@ mod spot;
 #[cfg(test)]
 mod tests;
 mod ties;
+mod toll;
 
 pub(crate) use board::Board;
-pub(crate) use misses::{Stream, Toll};
+pub(crate) use misses::Stream;
 pub(crate) use spot::Spot;
+pub(crate) use toll::Toll;
 
 use governance_context::Band;
 

@@ -6,8 +6,9 @@ use wide::f32x4;
 
 use super::costs::Costs;
 use super::four::{LANES, Price, Sums, Tide, least, lesser, place, prudent_s};
-use super::misses::{Bearing, Toll};
+use super::misses::Bearing;
 use super::ties::{Tag, Tied, Ties};
+use super::toll::Toll;
 use super::{Ask, Proposal, Spot, Stream};
 use crate::cost::StepModel;
 use crate::filters::Eligible;
