@@ -50,7 +50,9 @@ impl Pool {
     /// After its last output nobody waits for the pool: part of what the next turn would have to do is done before, a
     /// little with every event.
     pub(super) fn keep_up(&mut self, now: Timestamp) {
-        if self.endpoints.has_moved() {
+        let is_behind = self.endpoints.changed() > MOST_CHANGED
+            || self.classes.iter().any(|class| class.untold.is_some());
+        if !is_behind || self.endpoints.has_moved() {
             return;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
